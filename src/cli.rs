@@ -1,0 +1,429 @@
+//! Every subcommand and flag with its help. No behaviour, but what makes a value: durations and times.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::target::TargetId;
+use crate::task::{TaskId, When};
+
+/// Sends bulk messages from a database: never twice, never lost, never silent.
+///
+/// Without a subcommand it means `run`: what cron starts every minute.
+#[derive(Debug, Parser)]
+#[command(name = "batch-send", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Configuration file [else $BATCH_SEND_CONFIG, else /etc/batch-send/config.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Database, over the configuration's and $BATCH_SEND_DATABASE_URL
+    #[arg(long, global = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Say more on stderr: -v what happens, -vv everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Say less on stderr: errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Form of the lines on stderr [else $BATCH_SEND_LOG_FORMAT, else text]
+    #[arg(long, global = true, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Send what is due, then leave: what cron starts every minute
+    Run(RunArgs),
+    /// Create tasks and move them along
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Show tasks and how many of their targets are in each status
+    Status(StatusArgs),
+    /// List the targets of a task
+    Targets(TargetsArgs),
+    /// Settle unknown targets, by a person's word
+    Resolve(ResolveArgs),
+    /// One more attempt, with a new key, for every failed target of a task
+    Retry(RetryArgs),
+    /// Bring the tables to this version
+    Migrate(MigrateArgs),
+    /// The whole story on an embedded database, with rivals and a kill
+    Demo(DemoArgs),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct RunArgs {
+    /// Run this one task now, beside cron
+    #[arg(long, value_name = "N")]
+    pub task_id: Option<TaskId>,
+
+    /// Go beside whoever holds the task; passes its schedule and the pause that stands now, never a claim, an expiry or a draft
+    #[arg(long, requires = "task_id")]
+    pub force: bool,
+
+    /// Begin at most so many targets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// For how long this run begins new targets [else $BATCH_SEND_BUDGET, else `budget` of the configuration]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub budget: Option<Duration>,
+
+    /// Print what would be sent, and to whom; claims nothing, writes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// Create a task and print its id
+    Create(CreateArgs),
+    /// Add targets to a task; repeats are merged
+    Add(AddArgs),
+    /// List the tasks
+    List(JsonArgs),
+    /// Let a draft be sent
+    Start(TaskArgs),
+    /// Stop sending; what is on its way is waited for
+    Pause(PauseArgs),
+    /// Let a paused task go on
+    Resume(ResumeArgs),
+    /// End a task for good; what was not sent stays unsent
+    Cancel(CancelArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// For people
+    #[arg(long)]
+    pub name: String,
+
+    /// A [channel.NAME] of the configuration
+    #[arg(long, value_name = "CH")]
+    pub channel: String,
+
+    /// JSON that templates see as task.payload; @FILE reads it from there
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub payload: Option<String>,
+
+    /// Not before: RFC 3339 with an offset, or +2h
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    pub at: Option<When>,
+
+    /// Not after: a start missed by hours must not go out at night
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    pub expires: Option<When>,
+
+    /// Higher first
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    pub priority: i16,
+
+    /// Recipients: CSV with a header, or JSON lines; - reads stdin
+    #[arg(long, value_name = "FILE|-")]
+    pub targets: Option<PathBuf>,
+
+    /// Leave it in draft, to be started later
+    #[arg(long)]
+    pub draft: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    pub id: TaskId,
+
+    /// CSV with a header, or JSON lines; - reads stdin
+    #[arg(value_name = "FILE|-")]
+    pub targets: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    pub id: TaskId,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    pub id: TaskId,
+
+    /// Why, for people
+    #[arg(long)]
+    pub reason: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    pub id: TaskId,
+
+    /// A new end for a task that expired: RFC 3339 with an offset, +2h, or never
+    #[arg(long, value_name = "TIME|never", value_parser = until)]
+    pub until: Option<Until>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    pub id: TaskId,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// This task alone
+    pub id: Option<TaskId>,
+
+    /// Count every row, also of open tasks above a million targets
+    #[arg(long)]
+    pub exact: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TargetsArgs {
+    pub id: TaskId,
+
+    /// Only these statuses, separated by commas
+    #[arg(long, value_name = "STATUS,...", value_delimiter = ',')]
+    pub status: Vec<String>,
+
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Csv,
+    Jsonl,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "which", required = true, multiple = false, args = ["target", "all"])]
+pub struct ResolveArgs {
+    pub id: TaskId,
+
+    /// These unknown targets
+    #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
+    pub target: Vec<TargetId>,
+
+    /// Every unknown target of the task
+    #[arg(long)]
+    pub all: bool,
+
+    /// What is known of them now; `retry` sends them again
+    #[arg(long = "as", value_enum)]
+    pub verdict: ResolveAs,
+
+    /// How it is known, for the audit
+    #[arg(long)]
+    pub reason: Option<String>,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ResolveAs {
+    Sent,
+    Failed,
+    Retry,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArgs {
+    pub id: TaskId,
+
+    /// Why, for the audit
+    #[arg(long)]
+    pub reason: Option<String>,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Change nothing; exit 0 when the tables are at this version, else 2
+    #[arg(long, conflicts_with = "print")]
+    pub check: bool,
+
+    /// Print the statements, for somebody else to run
+    #[arg(long)]
+    pub print: bool,
+
+    /// Print JSON
+    #[arg(long, conflicts_with = "print")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// How many targets
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub targets: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Never,
+    Time(When),
+}
+
+/// An integer and `ms`, `s`, `m`, `h` or `d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is no duration: write an integer and ms, s, m, h or d, as in 50s");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+fn when(text: &str) -> Result<When, String> {
+    let parsed = match text.strip_prefix('+') {
+        Some(wait) => duration(wait).ok().map(When::In),
+        None => DateTime::parse_from_rfc3339(text).ok().map(|time| When::At(time.with_timezone(&Utc))),
+    };
+    // A TIMESTAMP column ends in January 2038.
+    let most = DateTime::from_timestamp(i64::from(i32::MAX), 0);
+    match parsed {
+        Some(When::At(time)) if Some(time) > most || time.timestamp() <= 0 => {
+            Err(format!("\"{text}\" is outside 1970 to 2038, which is all that a TIMESTAMP column holds"))
+        }
+        Some(When::In(wait)) if wait > Duration::from_secs(3650 * 86_400) => {
+            Err(format!("\"{text}\" is more than ten years away"))
+        }
+        Some(when) => Ok(when),
+        None => Err(format!(
+            "\"{text}\" is no time: write RFC 3339 with an offset, as in 2030-01-31T09:00:00+08:00, or +2h"
+        )),
+    }
+}
+
+fn until(text: &str) -> Result<Until, String> {
+    if text == "never" { Ok(Until::Never) } else { when(text).map(Until::Time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound_and_every_flag_has_help() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        let mut all = vec![command];
+        while let Some(command) = all.pop() {
+            for arg in command.get_arguments() {
+                let positional = arg.is_positional() && arg.get_id() == "id";
+                let listed = arg.get_id() == "format";
+                assert!(
+                    positional || listed || arg.get_help().is_some(),
+                    "{}: {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+            all.extend(command.get_subcommands().cloned());
+        }
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("50s"), Ok(Duration::from_secs(50)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in
+            ["", "50", "s", "-1s", "1.5s", "1 s", "1w", "99999999999999999999s", "18446744073709551615d"]
+        {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_have_an_offset_or_are_relative() {
+        assert_eq!(when("+2h"), Ok(When::In(Duration::from_secs(7200))));
+        let at = DateTime::parse_from_rfc3339("2030-01-31T01:00:00Z").unwrap().with_timezone(&Utc);
+        assert_eq!(when("2030-01-31T09:00:00+08:00"), Ok(When::At(at)));
+        for wrong in ["2030-01-31", "2030-01-31T09:00:00", "tomorrow", "2099-12-31T00:00:00Z", "+", "2h"] {
+            assert!(when(wrong).is_err(), "{wrong}");
+        }
+    }
+}

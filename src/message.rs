@@ -1,0 +1,277 @@
+//! From a task and a target to the message that is sent: the idempotency key, the template, the JSON form. Pure: the
+//! same task, target and attempt give the same message, byte for byte.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::target::{Target, TargetId};
+use crate::task::{Task, TaskId};
+
+/// What goes to a channel for one target. Its JSON form is public: the stdin of `exec`, a line of `file` and of
+/// `run --dry-run`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Message {
+    /// The same on every attempt: a provider that deduplicates by it delivers once.
+    pub key: Uuid,
+    /// From 1.
+    pub attempt: u16,
+    pub task: Arc<TaskPart>,
+    pub target: TargetPart,
+    /// The rendered `body` of the channel, JSON on one line; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct TaskPart {
+    pub id: TaskId,
+    pub name: String,
+    pub payload: Box<RawValue>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetPart {
+    pub id: TargetId,
+    pub recipient: String,
+    pub params: Box<RawValue>,
+}
+
+impl Message {
+    /// Hash of what the recipient would get, for the byte-identical resend of a target in doubt. The attempt is no part of it.
+    pub fn hash(&self) -> [u8; 16] {
+        let body = self.body.as_ref().map_or("", |body| body.get());
+        let parts =
+            [self.task.payload.get(), &self.target.recipient, self.target.params.get(), body].join("\0");
+        *Uuid::new_v5(&self.key, parts.as_bytes()).as_bytes()
+    }
+}
+
+/// The idempotency key: the same on every attempt, another after a person's `retry` of a failed target (`round`), and
+/// never that of another target: the task's `created_at` tells ids apart that come round again after a TRUNCATE
+/// or in a restored database.
+pub fn key(installation: Uuid, task: &Task, target: &Target) -> Uuid {
+    let name = format!("{}:{}:{}:{}", task.id, task.created_at.timestamp_millis(), target.id, target.round);
+    Uuid::new_v5(&installation, name.as_bytes())
+}
+
+/// A channel's `body`, parsed once.
+pub struct Template {
+    environment: Environment<'static>,
+    /// `attempt` would make a resend differ from the first, so that an idempotent channel has none.
+    with_attempt: bool,
+}
+
+const BODY: &str = "body";
+
+impl Template {
+    /// Errors: what minijinja says of the source, with its line.
+    pub fn parse(body: &str, with_attempt: bool) -> Result<Self> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_auto_escape_callback(|_| AutoEscape::Json);
+        environment
+            .add_template_owned(BODY, body.to_owned())
+            .map_err(|error| anyhow!("{}", describe(&error, body)))?;
+        Ok(Self { environment, with_attempt })
+    }
+}
+
+/// Renders the messages of one task. Holds what they share, so that the payload is parsed once.
+pub struct Renderer<'a> {
+    installation: Uuid,
+    task: &'a Task,
+    part: Result<Arc<TaskPart>, String>,
+    payload: minijinja::Value,
+    template: Option<&'a Template>,
+}
+
+impl<'a> Renderer<'a> {
+    pub fn new(installation: Uuid, task: &'a Task, template: Option<&'a Template>) -> Self {
+        let part = json(task.payload.as_deref())
+            .map_err(|error| format!("payload of the task is not JSON: {error}"));
+        let payload = part.as_ref().map_or(minijinja::Value::UNDEFINED, |raw| value(raw));
+        let part = part.map(|payload| Arc::new(TaskPart { id: task.id, name: task.name.clone(), payload }));
+        Self { installation, task, part, payload, template }
+    }
+
+    /// The message of the next attempt of `target`. Errors are about this target alone, and name what is
+    /// wrong: the variable that is missing, or where the rendered body stops being JSON.
+    pub fn render(&self, target: &Target) -> Result<Message> {
+        let part = self.part.clone().map_err(|error| anyhow!(error))?;
+        let params = json(target.params.as_deref()).context("params are not JSON")?;
+        if !params.get().trim_start().starts_with('{') {
+            bail!("params are not a JSON object");
+        }
+        let key = key(self.installation, self.task, target);
+        let attempt = target.attempts.saturating_add(1);
+        let body =
+            self.template.map(|template| self.body(template, target, &params, key, attempt)).transpose()?;
+        let target = TargetPart { id: target.id, recipient: target.recipient.clone(), params };
+        Ok(Message { key, attempt, task: part, target, body })
+    }
+
+    fn body(
+        &self,
+        template: &Template,
+        target: &Target,
+        params: &RawValue,
+        key: Uuid,
+        attempt: u16,
+    ) -> Result<Box<RawValue>> {
+        use minijinja::context;
+        let shared = context! {
+            task => context! { id => self.task.id, name => &self.task.name, payload => &self.payload },
+            target => context! { id => target.id, recipient => &target.recipient, params => value(params) },
+            key => key.to_string(),
+        };
+        let context = if template.with_attempt {
+            context! { attempt => attempt, ..shared }
+        } else {
+            shared
+        };
+        let source = template.environment.get_template(BODY)?;
+        let text =
+            source.render(context).map_err(|error| anyhow!("{}", describe(&error, source.source())))?;
+        json(Some(&text)).map_err(|error| anyhow!("the rendered body is not JSON: {error}"))
+    }
+}
+
+/// JSON text on one line: outside strings a line break is white space, and inside them JSON allows none.
+fn json(text: Option<&str>) -> Result<Box<RawValue>, serde_json::Error> {
+    let text = text.unwrap_or("{}");
+    serde_json::from_str::<&RawValue>(text)?;
+    RawValue::from_string(text.replace(['\r', '\n'], " "))
+}
+
+fn value(raw: &RawValue) -> minijinja::Value {
+    serde_json::from_str::<serde_json::Value>(raw.get())
+        .map_or(minijinja::Value::UNDEFINED, |value| minijinja::Value::from(Serde(value)))
+}
+
+/// minijinja's words, with the expression that is undefined: "undefined value" alone does not say which.
+fn describe(error: &minijinja::Error, source: &str) -> String {
+    let text = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    let line = error.line().map_or(String::new(), |line| format!(" in line {line} of the body"));
+    match error.range().and_then(|range| source.get(range)) {
+        Some(expression) if error.kind() == minijinja::ErrorKind::UndefinedError => {
+            format!("undefined variable `{}`{line}", expression.trim())
+        }
+        _ => format!("{text}{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::TaskStatus;
+    use chrono::DateTime;
+
+    fn task(payload: Option<&str>) -> Task {
+        Task {
+            id: 7,
+            name: "Spring".into(),
+            channel: "c".into(),
+            payload: payload.map(str::to_owned),
+            status: TaskStatus::Pending,
+            status_reason: None,
+            priority: 0,
+            scheduled_at: None,
+            expires_at: None,
+            created_at: DateTime::from_timestamp_millis(1_700_000_000_123).unwrap(),
+            started_at: None,
+            finished_at: None,
+            lease: None,
+            early: false,
+            expired: false,
+        }
+    }
+
+    fn target(params: Option<&str>) -> Target {
+        Target {
+            id: 9,
+            recipient: "ann@example.com".into(),
+            params: params.map(str::to_owned),
+            attempts: 0,
+            round: 0,
+            in_doubt: false,
+        }
+    }
+
+    fn render(body: &str, payload: Option<&str>, params: Option<&str>) -> Result<String, String> {
+        let task = task(payload);
+        let template = Template::parse(body, true).map_err(|error| error.to_string())?;
+        let message = Renderer::new(Uuid::nil(), &task, Some(&template))
+            .render(&target(params))
+            .map_err(|error| format!("{error:#}"))?;
+        Ok(message.body.unwrap().get().to_owned())
+    }
+
+    #[test]
+    fn values_are_escaped_as_json_and_stay_on_one_line() {
+        let body = "{\n\"to\": {{ target.recipient }},\r\n\"text\": {{ \"Hi \" ~ target.params.name }}, \"n\": {{ task.payload.n }}}";
+        let params = r#"{"name": "O'Neil \"\ud83d\ude00\"\r\n</script>"}"#;
+        let rendered = render(body, Some(r#"{"n": [1, {"b": 1, "a": null}]}"#), Some(params)).unwrap();
+        assert!(!rendered.contains('\n'), "{rendered}");
+        let value: serde_json::Value = serde_json::from_str(&rendered).unwrap();
+        assert_eq!(value["text"], "Hi O'Neil \"😀\"\r\n</script>");
+        assert_eq!(value["n"].to_string(), r#"[1,{"b":1,"a":null}]"#);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let missing = render("{{ target.params.name }}", None, None).unwrap_err();
+        assert!(missing.contains("target.params.name"), "{missing}");
+        let no_json = render("{\"a\": {{ target.recipient }} x}", None, None).unwrap_err();
+        assert!(no_json.contains("line 1 column"), "{no_json}");
+        let broken = render("{{ target.recipient", None, None).unwrap_err();
+        assert!(broken.contains("line 1"), "{broken}");
+        assert!(render("1", Some("{"), None).unwrap_err().contains("payload of the task is not JSON"));
+        assert!(render("1", None, Some("{")).unwrap_err().contains("params are not JSON"));
+        assert!(render("1", None, Some("[1]")).unwrap_err().contains("params are not a JSON object"));
+    }
+
+    #[test]
+    fn attempt_is_hidden_from_a_channel_that_must_repeat_itself() {
+        let task = task(None);
+        let template = Template::parse("{{ attempt }}", false).unwrap();
+        let error = Renderer::new(Uuid::nil(), &task, Some(&template)).render(&target(None)).unwrap_err();
+        assert!(error.to_string().contains("attempt"), "{error}");
+    }
+
+    #[test]
+    fn the_key_is_the_targets_own_and_changes_with_the_round_alone() {
+        let (task, target) = (task(None), target(None));
+        let of = |installation: u128, task: &Task, target: &Target| {
+            key(Uuid::from_u128(installation), task, target)
+        };
+        let first = of(1, &task, &target);
+        assert_eq!(first, of(1, &task, &Target { attempts: 3, in_doubt: true, ..target.clone() }));
+        let later = DateTime::from_timestamp_millis(1_700_000_000_124).unwrap();
+        let others = [
+            of(2, &task, &target),
+            of(1, &Task { id: 8, ..task.clone() }, &target),
+            of(1, &Task { created_at: later, ..task.clone() }, &target),
+            of(1, &task, &Target { id: 10, ..target.clone() }),
+            of(1, &task, &Target { round: 1, ..target.clone() }),
+        ];
+        assert!(others.iter().all(|other| *other != first));
+    }
+
+    #[test]
+    fn the_public_form_has_its_keys_in_order() {
+        let task = task(Some("{\"a\":\n1}"));
+        let message = Renderer::new(Uuid::nil(), &task, None).render(&target(None)).unwrap();
+        let line = serde_json::to_string(&message).unwrap();
+        let expected = r#""attempt":1,"task":{"id":7,"name":"Spring","payload":{"a": 1}},"target":{"id":9,"recipient":"ann@example.com","params":{}}}"#;
+        assert!(line.ends_with(expected), "{line}");
+    }
+}

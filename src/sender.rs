@@ -1,0 +1,63 @@
+//! The seam to the channels: one trait, one message in, one outcome out. What an outcome leads to is decided in
+//! settlement.rs; that a target may be sent at all is the store's word. A sender knows neither.
+
+pub mod exec;
+pub mod file;
+pub mod http;
+
+use std::time::Duration;
+
+use crate::message::Message;
+use crate::moment::Moment;
+
+/// The code behind a kind of channel. Called from many threads at once, one message each.
+pub trait Sender: Send + Sync {
+    /// Sends one message and says what the channel said. Never an error: what is not known is
+    /// [`Outcome::Unknown`]. It looks at `until` once more right before the first byte leaves, and past it
+    /// sends nothing ([`Outcome::too_late`]): the run may have been stopped since the target was begun.
+    fn send(&self, message: &Message, until: Moment) -> Outcome;
+}
+
+/// What a channel said of one message. Reasons are for people: short, without secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It took the message, and the answer was complete. The receipt is the provider's own id of it.
+    Accepted { receipt: Option<String> },
+    /// Certainly not accepted; later it may be. `after`: not sooner than this, when the channel said so.
+    Deferred { reason: String, after: Option<Duration>, toll: Toll },
+    /// Certainly not accepted, and this message never will be.
+    Rejected { reason: String },
+    /// It may have been accepted.
+    Unknown { reason: String },
+    /// Certainly not accepted; the channel, not the target, is at fault, and needs a person.
+    Unavailable { reason: String },
+}
+
+/// What a deferral costs, and whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toll {
+    /// The target: one of its attempts is used up.
+    Attempt,
+    /// The channel could not be reached. No attempt is used up; five in a row hold the channel.
+    Unreached,
+    /// The channel asked to be left alone. No attempt is used up, and the channel is held at once.
+    Hold,
+    /// Nobody: it was this run that came too late.
+    Nothing,
+}
+
+impl Outcome {
+    /// The sender woke up past its deadline and let nothing leave.
+    pub fn too_late() -> Self {
+        Self::Deferred {
+            reason: "not sent: the time allowed for it had passed".into(),
+            after: None,
+            toll: Toll::Nothing,
+        }
+    }
+
+    /// Nothing left: the channel could not be reached.
+    pub fn unreached(reason: impl Into<String>) -> Self {
+        Self::Deferred { reason: reason.into(), after: None, toll: Toll::Unreached }
+    }
+}

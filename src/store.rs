@@ -1,0 +1,592 @@
+//! The seam to the database: what a run asks (`Relay`), what an operator asks (`Desk`), and the receipts by which
+//! one step hands over to the next. The statements are in store/mysql.rs and store/sqlite.rs; what both must
+//! do is store/conformance.rs. Nothing here knows of channels.
+//!
+//! ```text
+//!             claim              begin             settle
+//! pending -----------> processing -----> sending ---------> sent | failed | unknown | retry
+//!   ^  ^                |    |              |                                           |
+//!   |  '---- release ---'    '- refuse -> failed                                        |
+//!   |                                       '--- settle Returned: back, not counted     |
+//!   '------------------------------ promote, when retry_at has come --------------------'
+//! ```
+//!
+//! "Never twice" rests on `begin` alone: a compare-and-set `processing -> sending` by id and token, committed before
+//! the first byte leaves, and no way back from `sending` that is not an answer, a proof that nothing was accepted,
+//! or a person. Every statement that moves a target names its id, its token and the status it must be in, and looks
+//! at the number of rows changed. Leases save wasted work; nothing here relies on them.
+
+pub mod migrations;
+mod mysql;
+mod sqlite;
+
+#[cfg(test)]
+mod conformance;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Result;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::message::Message;
+use crate::moment::Moment;
+use crate::target::{NewTarget, Target, TargetId, TargetRow};
+use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When};
+
+/// Longest texts, in characters, that the columns take. Texts are cut to them before they are written.
+pub const RECIPIENT_MOST: usize = 255;
+pub const NAME_MOST: usize = 191;
+pub const RECEIPT_MOST: usize = 191;
+pub const REASON_MOST: usize = 500;
+
+/// What `fenced` answers and audits say of a late "not accepted".
+pub const ANSWERED_LATE: &str = "not accepted; answered late";
+
+/// For how long a task without any target, or whose channel nobody knows, is waited for before it pauses.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+// ---- what a run and a lease are made of -------------------------------------------------------------------------
+
+/// The times that a lease is granted under, and to whom.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Host and pid, for people.
+    pub owner: String,
+    /// How long a lease, and a claim before its begin, lasts unless renewed.
+    pub lease: Duration,
+    /// From begin to the end of its send, the wait for an idle sender included. `begin` writes
+    /// `claim_until = now + send + margin`.
+    pub send: Duration,
+    /// By how much our own deadlines come before the database's.
+    pub margin: Duration,
+    /// The provider remembers an idempotency key for so long.
+    pub dedupe: Option<Duration>,
+}
+
+/// The right to work on a task. Renewed each second, given back by `close`.
+#[must_use]
+#[derive(Debug)]
+pub struct Lease {
+    task: TaskId,
+    /// None: a forced run beside the holder, if any.
+    token: Option<Uuid>,
+    /// `halt_at` (ms since the epoch) when the lease was taken: if it moves, somebody paused or cancelled.
+    halt: Option<i64>,
+    /// Our own deadline, counted from before the request was sent, less the margin.
+    until: Moment,
+    terms: Terms,
+    /// Unknowns and crashes since the last sent. Written back with each renewal and by close.
+    unknown_run: u16,
+}
+
+impl Lease {
+    pub fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// Past this moment nothing may be begun.
+    pub fn until(&self) -> Moment {
+        self.until
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub fn forced(&self) -> bool {
+        self.token.is_none()
+    }
+
+    /// Unknowns and crashes in a row, across runs.
+    pub fn unknown_run(&self) -> u16 {
+        self.unknown_run
+    }
+
+    /// Counts one answer: an Unknown lengthens the run of them, a Sent ends it.
+    pub fn count(&mut self, settlement: &Settlement) {
+        match settlement {
+            Settlement::Sent { .. } => self.unknown_run = 0,
+            Settlement::Unknown { .. } => self.unknown_run = self.unknown_run.saturating_add(1),
+            Settlement::Failed { .. } | Settlement::Retry { .. } | Settlement::Returned { .. } => {}
+        }
+    }
+}
+
+/// A target stamped with our token, nothing sent.
+#[must_use]
+#[derive(Debug)]
+pub struct Claimed {
+    target: Target,
+    token: Uuid,
+    /// Past this moment it must not be begun.
+    until: Moment,
+}
+
+impl Claimed {
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub fn until(&self) -> Moment {
+        self.until
+    }
+
+    /// With its message: ready to begin. `hash` is given on a channel whose provider deduplicates.
+    pub fn ready(self, message: Message, hash: Option<[u8; 16]>) -> Ready {
+        Ready { claimed: self, message, hash }
+    }
+}
+
+/// A claimed target and what will be sent to it.
+#[must_use]
+#[derive(Debug)]
+pub struct Ready {
+    claimed: Claimed,
+    message: Message,
+    hash: Option<[u8; 16]>,
+}
+
+impl Ready {
+    pub fn until(&self) -> Moment {
+        self.claimed.until
+    }
+
+    /// Back to a claim, to be released.
+    pub fn unsent(self) -> Claimed {
+        self.claimed
+    }
+}
+
+/// Begun: the attempt is counted, `sending` is on disk, and the message may leave.
+#[must_use]
+#[derive(Debug)]
+pub struct InFlight {
+    id: TargetId,
+    token: Uuid,
+    attempt: u16,
+    in_doubt: bool,
+    /// Past this moment the first byte must not leave.
+    until: Moment,
+    message: Message,
+}
+
+impl InFlight {
+    pub fn id(&self) -> TargetId {
+        self.id
+    }
+
+    pub fn attempt(&self) -> u16 {
+        self.attempt
+    }
+
+    pub fn in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    pub fn until(&self) -> Moment {
+        self.until
+    }
+
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    pub fn answer(self, task: TaskId, settlement: Settlement) -> Answer {
+        Answer { task, id: self.id, token: self.token, in_doubt: self.in_doubt, settlement }
+    }
+}
+
+/// What we conclude from an outcome, and write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settlement {
+    Sent {
+        receipt: Option<String>,
+    },
+    Failed {
+        reason: String,
+    },
+    /// Again, not before `after` from now. `in_doubt`: this attempt, or one before it, may have been accepted.
+    Retry {
+        reason: String,
+        after: Duration,
+        in_doubt: bool,
+    },
+    Unknown {
+        reason: String,
+    },
+    /// Certainly not accepted, and no fault of the target: back to `pending`, the attempt given back.
+    Returned {
+        reason: String,
+    },
+}
+
+/// A settlement on its way to its row. The journal's line, too, when it could not be written.
+#[must_use]
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Answer {
+    task: TaskId,
+    id: TargetId,
+    token: Uuid,
+    in_doubt: bool,
+    settlement: Settlement,
+}
+
+impl Answer {
+    pub fn settlement(&self) -> &Settlement {
+        &self.settlement
+    }
+
+    pub fn target(&self) -> TargetId {
+        self.id
+    }
+}
+
+// ---- what the store answers -------------------------------------------------------------------------------------
+
+#[must_use]
+#[derive(Debug)]
+pub enum Leasing {
+    Ours(Lease),
+    /// Another run holds it.
+    Held {
+        owner: String,
+        token: String,
+    },
+    /// It is not to be worked on: paused, cancelled, expired, not yet scheduled, or gone. The words say which.
+    Closed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Ours,
+    /// The lease ended and another run took it.
+    Lost,
+    /// The task was paused, cancelled or expired, or is gone.
+    Halted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Every target is sent, failed or unknown: the task is finished.
+    Finished,
+    /// The lease is given back; something is left to do, now or later.
+    Open,
+    /// It was not ours any more.
+    Lost,
+    /// Nothing can be done here without a person; the task is paused with this reason.
+    Paused(String),
+}
+
+/// What `recover` repaired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Back to pending: never begun, or begun with a key that the provider still remembers.
+    pub pending: u64,
+    /// Now unknown: begun by a run that died.
+    pub unknown: u64,
+    /// The tasks of those unknowns.
+    pub doubtful: Vec<TaskId>,
+    /// Paused here (expired), with the reason.
+    pub paused: Vec<(TaskId, String)>,
+    /// Finished tasks in which an open target turned up: pending again.
+    pub reopened: Vec<TaskId>,
+}
+
+/// A due task whose channel this host does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    pub task: TaskId,
+    pub channel: String,
+    /// It waited for [`PATIENCE`] and is paused now.
+    pub paused: bool,
+}
+
+/// What came of a settle.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Rows that say what the answers said.
+    pub written: u64,
+    /// Of those: answers that came after a recover had given them up.
+    pub late: u64,
+    /// Answers that changed nothing, since the row is in other hands or was settled by a person.
+    pub fenced: Vec<TargetId>,
+    /// Accepted, and the row bears another token: another attempt was or will be made. Audited.
+    pub duplicates: Vec<TargetId>,
+}
+
+impl Settled {
+    pub fn add(&mut self, other: Self) {
+        self.written += other.written;
+        self.late += other.late;
+        self.fenced.extend(other.fenced);
+        self.duplicates.extend(other.duplicates);
+    }
+}
+
+/// What came of a begin.
+#[derive(Debug, Default)]
+pub struct Begun {
+    /// Those still ours: these may be sent, and only these.
+    pub in_flight: Vec<InFlight>,
+    /// Not begun: another run has them, or they went from doubt to unknown.
+    pub fenced: Vec<TargetId>,
+    pub settled: Settled,
+}
+
+/// Answers that could not be written, given back whole: to the journal, then again. After a failed begin, the targets that
+/// may have been begun are among them, as returned: nothing of them was sent.
+#[derive(Debug)]
+pub struct Unwritten {
+    pub answers: Vec<Answer>,
+    pub why: anyhow::Error,
+}
+
+/// How long a channel is left alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold {
+    /// What the channel asked for. Absent: `first`, doubled for each hold in a row, up to `most`.
+    pub asked: Option<Duration>,
+    pub first: Duration,
+    pub most: Duration,
+}
+
+/// The schema as found, and whose database this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema {
+    /// 0: not migrated yet.
+    pub version: u32,
+    /// Made by the first migrate.
+    pub installation: Option<Uuid>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    pub from: u32,
+    pub to: u32,
+    /// Names of the migrations applied, in order.
+    pub applied: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    pub new: u64,
+    /// Already there, or twice in these rows; the first stays.
+    pub repeated: u64,
+}
+
+/// An act of a person, for `batch_audit`.
+#[derive(Clone, Debug)]
+pub struct Act<'a> {
+    /// user@host
+    pub who: &'a str,
+    /// The verb.
+    pub what: &'a str,
+    pub why: Option<&'a str>,
+}
+
+/// What `turn` found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// From this status to the new one.
+    From(TaskStatus),
+    /// It is in a status that this verb does not start from; nothing was changed.
+    Refused(TaskStatus),
+    NoSuchTask,
+}
+
+/// A change of `expires_at` that comes with `resume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Keep,
+    Never,
+    Until(When),
+}
+
+// ---- the two traits ----------------------------------------------------------------------------------------------
+
+/// What a run asks, in the order of the story.
+pub trait Relay {
+    /// Repairs what dead runs left, of every unfinished task or of `only`, whatever its status and without a lease:
+    /// `processing` whose claim ended goes back to pending; `sending` whose claim ended becomes unknown (to pending only while
+    /// `dedupe_until` lasts), and its task's `unknown_run` grows by one. Reads the rows alone, never today's configuration.
+    /// Also: pauses pending tasks that expired, sets `finished_at` of cancelled tasks with nothing in flight, and reopens tasks
+    /// finished within the last hour in which an open target turned up (an application's late commit).
+    fn recover(&mut self, only: Option<TaskId>) -> Result<Recovered>;
+
+    /// Due tasks whose channel is not among `channels`: named in the log, and paused when nobody
+    /// has served them for [`PATIENCE`] after they were first seen.
+    fn strays(&mut self, channels: &[&str]) -> Result<Vec<Stray>>;
+
+    /// The next task to work on, by priority, then the least recently served: pending, scheduled, not expired, lease free, channel among
+    /// `channels` and not held, not in `left_alone`, and with a pending target, a due retry, or nothing open.
+    fn due(&mut self, channels: &[&str], left_alone: &[TaskId]) -> Result<Option<Task>>;
+
+    /// Takes the lease by compare-and-set; with `beside` takes none and goes beside whoever holds it. A schema that is
+    /// not at our version is an error.
+    fn lease(&mut self, task: TaskId, terms: &Terms, beside: bool) -> Result<Leasing>;
+
+    /// Moves the end of the lease on and says how we stand. Also writes `unknown_run`.
+    fn renew(&mut self, lease: &mut Lease) -> Result<Standing>;
+
+    /// Due retries back to pending, at most some thousands a call. How many.
+    fn promote(&mut self, lease: &Lease) -> Result<u64>;
+
+    /// Stamps up to `most` pending targets with one fresh token. Committed when it returns.
+    fn claim(&mut self, lease: &Lease, most: usize) -> Result<Vec<Claimed>>;
+
+    /// Ends targets whose message cannot be made, with the reason: failed, or unknown when in doubt. How many.
+    fn refuse(&mut self, lease: &Lease, refused: Vec<(Claimed, String)>) -> Result<u64>;
+
+    /// One commit: settles `answers` and begins `ready`. What it returns may be sent; nothing else.
+    fn begin(&mut self, lease: &Lease, ready: Vec<Ready>, answers: Vec<Answer>) -> Result<Begun, Unwritten>;
+
+    /// Writes what the channel said. Needs no lease: an answer counts whoever holds the task. Cannot fail on data:
+    /// texts are cut and cleaned, and a group that still fails is written row by row.
+    fn settle(&mut self, answers: Vec<Answer>) -> Result<Settled, Unwritten>;
+
+    /// Gives back what was claimed and not begun. How many.
+    fn release(&mut self, rest: Vec<Claimed>) -> Result<u64>;
+
+    /// Leaves a channel alone: its tasks are not due until the hold is over. For how long.
+    fn hold(&mut self, channel: &str, hold: &Hold) -> Result<Duration>;
+
+    /// Pauses the task while the lease is ours (beside a holder: while it is pending). Whether it did.
+    fn pause(&mut self, lease: &Lease, reason: &str) -> Result<bool>;
+
+    /// Gives the lease back, and finishes the task when nothing of it is open. A forced run never finishes one.
+    fn close(&mut self, lease: Lease) -> Result<Closed>;
+}
+
+/// What an operator asks. Needs no lease; acts of a person are audited.
+pub trait Desk {
+    fn schema(&mut self) -> Result<Schema>;
+
+    /// Brings the schema to our version. Safe when two do it at once; waits for live leases, at most `patience`; refuses a
+    /// newer database.
+    fn migrate(&mut self, patience: Duration) -> Result<Migrated>;
+
+    /// A new task, in draft.
+    fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId>;
+
+    /// Adds targets; repeats are merged, the first stays. A finished task becomes pending again. Errors: no such task, or
+    /// a cancelled one ([`crate::trouble::Kind::Usage`]).
+    fn add(&mut self, task: TaskId, rows: &[NewTarget]) -> Result<Added>;
+
+    /// One compare-and-set for start, pause, resume and cancel: `from` any of these, `to` that. `reason` goes to `status_reason`
+    /// (NULL without one); pause and cancel move `halt_at`; resume sets `unknown_run` to 0; cancel sets `finished_at` when nothing
+    /// is in flight.
+    fn turn(
+        &mut self,
+        task: TaskId,
+        from: &[TaskStatus],
+        to: TaskStatus,
+        reason: Option<&str>,
+        expiry: Expiry,
+        act: &Act<'_>,
+    ) -> Result<Turned>;
+
+    /// One task, as it is now.
+    fn task(&mut self, id: TaskId) -> Result<Option<Task>>;
+
+    /// Tasks with their counts, newest first. Finished ones answer from what close froze; of open ones above a million
+    /// targets the counts are estimated, unless `exact`.
+    fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
+
+    /// The first `most` targets of a task that are not settled, as a run would meet them. Claims nothing.
+    fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>>;
+
+    /// Every target of a task whose status is among `statuses` (empty: all), in the order of id, in flat memory. An error of `each`
+    /// ends it and is returned.
+    fn targets(
+        &mut self,
+        task: TaskId,
+        statuses: &[&str],
+        each: &mut dyn FnMut(TargetRow) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Settles unknown targets (all, or these) by a person's word: `Sent`, `Failed` or `Pending`. Recovers first. How many were
+    /// unknown and are settled now. Errors: no such task; pending in a cancelled one.
+    fn resolve(
+        &mut self,
+        task: TaskId,
+        targets: Option<&[TargetId]>,
+        to: Verdict,
+        act: &Act<'_>,
+    ) -> Result<u64>;
+
+    /// One more attempt, with a new key, for every failed target. How many. Errors: no such task; a cancelled one.
+    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64>;
+}
+
+/// A person's word on an unknown target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Sent,
+    Failed,
+    /// Certainly not delivered: to be sent again, under the same key.
+    Retry,
+}
+
+pub trait Store: Relay + Desk {}
+impl<T: Relay + Desk> Store for T {}
+
+// ---- opening -----------------------------------------------------------------------------------------------------
+
+/// Which form of claim the MySQL adapter uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClaimForm {
+    /// Skip-locked where the server has it and is no Galera node.
+    #[default]
+    Auto,
+    SkipLocked,
+    Update,
+}
+
+/// A database, from which stores are taken: on MySQL each has a connection of its own, on SQLite they share one writer.
+pub enum Database {
+    MySql(mysql::Settings),
+    Sqlite(Arc<Mutex<sqlite::Writer>>),
+}
+
+impl Database {
+    /// `url`: `mysql://user:password@host/name?ssl_mode=..&ssl_ca=..&socket=..` or `sqlite:///absolute/path`. `prefix` is the tables'.
+    /// Connects to nothing yet. Errors are about the URL.
+    pub fn open(url: &str, prefix: &str, claim: ClaimForm) -> Result<Self> {
+        if url.starts_with("sqlite:") {
+            return Ok(Self::Sqlite(Arc::new(Mutex::new(sqlite::Writer::new(url, prefix)?))));
+        }
+        Ok(Self::MySql(mysql::Settings::new(url, prefix, claim)?))
+    }
+
+    /// One store. Errors: database unreachable ([`crate::trouble::Kind::TryLater`]); access denied or unknown database
+    /// ([`crate::trouble::Kind::Usage`]).
+    pub fn store(&self) -> Result<Box<dyn Store>> {
+        Ok(match self {
+            Self::MySql(settings) => Box::new(mysql::MySql::connect(settings)?),
+            Self::Sqlite(writer) => Box::new(sqlite::Sqlite::new(Arc::clone(writer))?),
+        })
+    }
+
+    /// What tells this installation's database and tables from others, without secrets: for the name of the lock file.
+    pub fn identity(&self) -> String {
+        match self {
+            Self::MySql(settings) => settings.identity(),
+            Self::Sqlite(writer) => writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).identity(),
+        }
+    }
+}
+
+/// Valid text without NUL, cut by characters: what every column takes.
+fn fit(text: &str, most: usize) -> String {
+    text.chars().filter(|c| *c != '\0').take(most).collect()
+}
+
+/// A time read as text or a number; `None` for the zero date of a careless application.
+fn time(ms: Option<i64>) -> Option<DateTime<Utc>> {
+    ms.filter(|ms| *ms != 0).and_then(DateTime::from_timestamp_millis)
+}

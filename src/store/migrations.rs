@@ -1,0 +1,77 @@
+//! The numbered files of /migrations: which there are, and how one is cut into statements. Applying them, once and safely
+//! beside another process, is each adapter's own work.
+
+use uuid::Uuid;
+
+/// The schema version that this binary speaks.
+pub const VERSION: u32 = MIGRATIONS.len() as u32;
+
+/// One step of the schema, in each database's words.
+#[derive(Debug)]
+pub struct Migration {
+    /// From 1, without gaps.
+    pub version: u32,
+    pub name: &'static str,
+    pub mysql: &'static str,
+    pub sqlite: &'static str,
+}
+
+macro_rules! migration {
+    ($version:literal, $name:literal) => {
+        Migration {
+            version: $version,
+            name: $name,
+            mysql: include_str!(concat!("../../migrations/mysql/", $name, ".sql")),
+            sqlite: include_str!(concat!("../../migrations/sqlite/", $name, ".sql")),
+        }
+    };
+}
+
+pub const MIGRATIONS: &[Migration] = &[migration!(1, "0001_create_tables")];
+
+/// The statements of one file, without comments, with the prefix of the tables put in. A statement ends with a semicolon at the
+/// end of a line.
+pub fn statements(sql: &str, prefix: &str) -> Vec<String> {
+    let code: Vec<&str> = sql.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let ended = code.join("\n") + "\n";
+    ended
+        .split(";\n")
+        .map(|statement| statement.trim().replace("{prefix}", prefix))
+        .filter(|statement| !statement.is_empty())
+        .collect()
+}
+
+/// What `batch_migration` remembers of a file, so that a file changed after it was applied is noticed.
+pub fn checksum(sql: &str) -> String {
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, sql.as_bytes()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_is_forgotten_and_both_databases_have_the_same() {
+        for database in ["mysql", "sqlite"] {
+            let folder = format!("{}/migrations/{database}", env!("CARGO_MANIFEST_DIR"));
+            let mut files: Vec<String> = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            files.sort();
+            let listed: Vec<String> = MIGRATIONS.iter().map(|m| format!("{}.sql", m.name)).collect();
+            assert_eq!(files, listed, "{database}");
+        }
+        for (position, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(migration.version as usize, position + 1);
+            assert!(migration.name.starts_with(&format!("{:04}_", migration.version)));
+        }
+    }
+
+    #[test]
+    fn a_file_is_cut_into_statements() {
+        let sql =
+            "-- a; comment\nCREATE TABLE {prefix}a (\n  -- inside;\n  x INT DEFAULT 1\n);\n\nDROP TABLE b;\n";
+        assert_eq!(statements(sql, "p_"), ["CREATE TABLE p_a (\n  x INT DEFAULT 1\n)", "DROP TABLE b"]);
+    }
+}
