@@ -2,11 +2,15 @@
 
 mod cli;
 mod config;
+mod delivery;
 mod exit;
+mod journal;
+mod lock;
 mod message;
 mod moment;
 mod sender;
 mod settlement;
+mod stop;
 mod store;
 mod target;
 mod task;
