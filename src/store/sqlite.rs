@@ -112,4 +112,5 @@ impl Desk for Sqlite {
     fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
         unimplemented!()
     }
+    fn drop_tables(&mut self) -> Result<()> { unimplemented!() }
 }
