@@ -17,6 +17,7 @@ mod store;
 mod target;
 mod task;
 mod trouble;
+mod who;
 
 use std::process::ExitCode;
 
