@@ -31,7 +31,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Run(args)) => args,
         _ => &cli.run,
     };
-    let config = Config::load(&cli.global, run_args)?;
+    let config = Config::load(&cli.global, run_args.budget)?;
     let database = Database::open(&config.database_url, &config.table_prefix, config.run.claim)?;
     if let Some(Command::Migrate(args)) = &cli.command {
         return output::to_stdout(|out| migrate::run(args, &config, &database, out));

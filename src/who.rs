@@ -31,7 +31,8 @@ fn name_in(passwd: &str, uid: &str) -> Option<String> {
     })
 }
 
-fn host() -> String {
+/// This host's name.
+pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

@@ -23,6 +23,7 @@ use crate::stop::Stop;
 use crate::store::{Closed, Database, Lease, Leasing, Relay, Settled, Store, Terms};
 use crate::task::{Task, TaskId, TaskStatus, show_time};
 use crate::trouble::Trouble;
+use crate::who;
 
 /// By how much our own deadlines come before the database's.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -37,6 +38,7 @@ pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
     if args.dry_run {
         return dry_run(config, database, args, out);
     }
+    config.make_dirs()?;
     let longest = config.channels.values().map(|channel| channel.timeout).max().unwrap_or_default();
     let stop = Stop::new(config.run.budget, longest);
     stop.on_signals()?;
@@ -304,7 +306,7 @@ impl<'a> Run<'a> {
         Self {
             config,
             installation,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: who::host(),
             stop,
             quota: Quota::new(limit),
             journal,
@@ -440,7 +442,7 @@ impl<'a> Run<'a> {
         // With targets begun ahead, the last of them waits for its worker.
         let waits = channel.ahead.div_ceil(channel.concurrency) as u32;
         Terms {
-            owner: format!("{}:{}", self.host, std::process::id()),
+            owner: who::process(),
             lease: self.config.run.lease,
             send: channel.timeout * (1 + waits),
             margin: MARGIN,

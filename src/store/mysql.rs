@@ -115,5 +115,4 @@ impl Desk for MySql {
     fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
         unimplemented!()
     }
-    fn drop_tables(&mut self) -> Result<()> { unimplemented!() }
 }

@@ -889,7 +889,6 @@ fn unserved(tx: &Tx<'_>, task: &Task) -> Result<bool> {
             Ok(false)
         }
     }
-    fn drop_tables(&mut self) -> Result<()> { unimplemented!() }
 }
 
 /// Why a task is not to be worked on, if so. `beside`: a forced run passes a pause and the schedule.
