@@ -11,5 +11,6 @@ mod store;
 mod target;
 mod task;
 mod trouble;
+mod who;
 
 fn main() {}
