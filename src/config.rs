@@ -24,8 +24,8 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 use clap::ValueEnum;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
 use crate::cli::{Global, LogFormat, duration};
