@@ -57,13 +57,10 @@ const KEPT_BODY: usize = 4 * 1024;
 /// Characters of a body in a reason.
 const SHOWN_BODY: usize = 200;
 
-/// The URL, and each header. ureq writes a line at a time into its output buffer, and when one does not fit it finds out with half
-/// a request sent.
-const LONGEST_LINE: usize = 6_000;
+/// The URL, and each header.
+const LONGEST_LINE: usize = 8_000;
 
-/// ureq's own sizes are 128 KiB each, for every connection, and twice with TLS. Output: the longest line with a
-/// third more (Basic credentials in base64). Input: the head of an answer must fit.
-const OUTPUT_BUFFER: usize = 8 * 1024 + 512;
+/// ureq's own buffers are 128 KiB each way, for every connection, and twice with TLS. The head of an answer must fit into this one.
 const INPUT_BUFFER: usize = 16 * 1024;
 
 /// A connection that has been idle for longer is not used again. Below the shortest time after which common servers close one
@@ -105,7 +102,7 @@ impl Http {
             .max_idle_connections(concurrency)
             .max_idle_connections_per_host(concurrency)
             .input_buffer_size(INPUT_BUFFER)
-            .output_buffer_size(OUTPUT_BUFFER)
+            .output_buffer_size(output_buffer(settings))
             .tls_config(TlsConfig::builder().root_certs(roots(settings.ca_file.as_deref())?).build())
             .build();
         let url = url(&settings.url)?;
@@ -369,6 +366,14 @@ fn headers(settings: &BTreeMap<String, String>) -> Result<HeaderMap> {
     }
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     Ok(headers)
+}
+
+/// Each line of a request's head must fit into the buffer, or ureq finds out with half a request sent. A third more than
+/// the longest, since credentials in the URL become a line in base64.
+fn output_buffer(settings: &Settings) -> usize {
+    let headers = settings.headers.iter().map(|(name, value)| name.len() + value.len());
+    let longest = headers.fold(settings.url.len(), usize::max);
+    (longest * 4 / 3 + 128).max(4096)
 }
 
 fn receipt(pointer: Option<&str>) -> Result<Option<String>> {

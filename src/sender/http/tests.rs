@@ -3,7 +3,7 @@
 mod server;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -631,6 +631,20 @@ mod a_request {
     }
 
     #[test]
+    fn goes_out_from_many_threads_at_once_that_need_the_same_name() {
+        let server = Server::plain(always_ok);
+        let url = format!("http://localhost:{}/", server.port);
+        let http = Http::open(&settings(url), PATIENCE, 8).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert_eq!(http.send(&message(), soon()), accepted(None)));
+            }
+        });
+        drop(http);
+        assert_eq!(server.finish().requests.len(), 8);
+    }
+
+    #[test]
     fn does_not_use_a_connection_that_the_host_has_closed() {
         let server = Server::plain(|peer| {
             peer.read();
@@ -760,32 +774,34 @@ mod settings_that_cannot_be {
     }
 }
 
-/// The figure behind the buffers' sizes: `cargo test --release -- --ignored --nocapture peak`.
+/// The figure behind the sizes of the buffers: `cargo test --bin batch-send peak -- --ignored --nocapture`. The senders run in a
+/// process of their own, this test once more, so that the servers are no part of it.
 #[test]
-#[ignore = "a measurement; the server's share is in it"]
-#[allow(clippy::print_stdout)]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, clippy::disallowed_methods)]
 fn peak_memory_of_256_senders() {
-    let peak = || {
+    let (url, ca_file_of_it) = ("BATCH_SEND_TEST_URL", "BATCH_SEND_TEST_CA");
+    if let (Ok(url), Ok(file)) = (std::env::var(url), std::env::var(ca_file_of_it)) {
+        let settings = Settings { ca_file: Some(file.into()), ..settings(url) };
+        let http = Http::open(&settings, PATIENCE, 256).unwrap();
+        let messages = || (0..20).for_each(|_| assert_eq!(http.send(&message(), soon()), accepted(None)));
+        thread::scope(|scope| (0..256).for_each(|_| drop(scope.spawn(messages))));
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        status.lines().find(|line| line.starts_with("VmHWM")).unwrap().to_owned()
-    };
-    println!("before: {}", peak());
+        println!("{} {}", settings.url, status.lines().find(|line| line.starts_with("VmHWM")).unwrap());
+        return;
+    }
     let identity = Identity::of("127.0.0.1");
     let file = ca_file(&identity);
-    let plain = Server::plain(always_ok);
-    let secure = Server::tls(&identity, always_ok);
-    for url in [plain.url(), secure.tls_url()] {
-        let settings = Settings { ca_file: Some(file.path().into()), ..settings(url) };
-        let http = Http::open(&settings, PATIENCE, 256).unwrap();
-        thread::scope(|scope| {
-            for _ in 0..256 {
-                scope.spawn(|| {
-                    for _ in 0..20 {
-                        assert_eq!(http.send(&message(), soon()), accepted(None));
-                    }
-                });
-            }
-        });
-        println!("after {}: {}", settings.url, peak());
+    let (plain, secure) = (Server::plain(always_ok), Server::tls(&identity, always_ok));
+    for server in [plain.url(), secure.tls_url()] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "sender::http::tests::peak_memory_of_256_senders",
+            "--ignored",
+            "--nocapture",
+        ]);
+        let ran = child.env(url, server).env(ca_file_of_it, file.path()).status().unwrap();
+        assert!(ran.success());
     }
 }

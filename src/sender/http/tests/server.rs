@@ -2,8 +2,7 @@
 //! it read is kept, so that a test can say what arrived, and that nothing did.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -24,7 +23,8 @@ pub struct Server {
 struct Shared {
     seen: Mutex<Seen>,
     one_more_ended: Condvar,
-    stop: AtomicBool,
+    /// Where the connection comes from that only says that no more will come.
+    last: Mutex<Option<SocketAddr>>,
 }
 
 /// What a server saw.
@@ -63,7 +63,8 @@ impl Server {
         let listening = thread::spawn(move || {
             let mut connections = Vec::new();
             for socket in listener.incoming().map(Result::unwrap) {
-                if here.stop.load(Ordering::SeqCst) {
+                let from = socket.peer_addr().ok();
+                if from.is_some() && from == *here.last.lock().unwrap() {
                     break;
                 }
                 here.seen.lock().unwrap().connections += 1;
@@ -102,9 +103,11 @@ impl Server {
 
     /// Everything it saw, once every connection is over: drop the client first.
     pub fn finish(self) -> Seen {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        // A connection that nobody asked for ends the listening; those before it in the queue still count.
-        drop(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
+        // One more connection ends the listening; those before it in the queue still count.
+        let mut last = self.shared.last.lock().unwrap();
+        let end = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        *last = Some(end.local_addr().unwrap());
+        drop(last);
         self.listening.join().unwrap();
         self.shared.seen.lock().unwrap().clone()
     }
