@@ -98,6 +98,12 @@ impl Desk for MySql {
         Ok(migrated)
     }
 
+    fn drop_tables(&mut self) -> Result<()> {
+        let Tables { task, target, pace, installation, migration, audit, .. } = &*self.tables;
+        let text = format!("DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {migration}");
+        self.write("drop the tables", &text).map(drop)
+    }
+
     fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId> {
         let text = format!(
             "INSERT INTO {} (name, channel, payload, priority, scheduled_at, expires_at) VALUES ({}, {}, {}, {}, {}, {})",
@@ -140,7 +146,7 @@ impl Desk for MySql {
         let mut inserts: Vec<String> = Vec::new();
         let mut count = 0;
         for row in rows {
-            let values = format!("({task}, {}, {})", quote(&row.recipient), quote_or_null(row.params.as_deref()));
+            let values = format!("({task}, {}, {})", quote(row.recipient.trim_end()), quote_or_null(row.params.as_deref()));
             match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
                 Some(insert) => {
                     insert.push_str(", ");
@@ -198,7 +204,7 @@ impl Desk for MySql {
             reason.map_or_else(|| "NULL".into(), |reason| fitted(reason, REASON_MOST))
         );
         match to {
-            TaskStatus::Paused | TaskStatus::Cancelled => set += ", halt_at = NOW(3)",
+            TaskStatus::Paused | TaskStatus::Cancelled => set += &format!(", {HALT}"),
             TaskStatus::Pending => set += ", unknown_run = 0",
             TaskStatus::Draft | TaskStatus::Finished => {}
         }
@@ -236,17 +242,17 @@ impl Desk for MySql {
     }
 
     fn task(&mut self, id: TaskId) -> Result<Option<Task>> {
-        let text = format!("SELECT {} FROM {} t WHERE id = {id}", task_columns(), self.tables.task);
+        let text =
+            format!("SELECT {} FROM {} WHERE t.id = {id}", task_columns(), tasks_with_pace(&self.tables, ""));
         self.read("read a task", &text)?.pop().map(|mut row| read_task(&mut row)).transpose()
     }
 
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
-        let tables = Rc::clone(&self.tables);
         let which = only.map_or_else(String::new, |id| format!("WHERE t.id = {id}"));
         let text = format!(
-            "SELECT {}, sent_count, failed_count, unknown_count FROM {} t {which} ORDER BY t.id DESC",
+            "SELECT {}, sent_count, failed_count, unknown_count FROM {} {which} ORDER BY t.id DESC",
             task_columns(),
-            tables.task
+            tasks_with_pace(&self.tables, "")
         );
         let mut tasks = Vec::new();
         let mut open = Vec::new();
@@ -281,7 +287,7 @@ impl Desk for MySql {
                 self.tables.target
             )
         };
-        let text = [look("pending"), look("retry")].join(" UNION ALL ");
+        let text = [look("pending"), look("processing"), look("retry")].join(" UNION ALL ");
         let mut rows = self.read("look at targets", &text)?;
         let mut targets: Vec<Target> = rows.iter_mut().map(read_target).collect::<Result<_>>()?;
         targets.sort_by_key(|target| target.id);
@@ -571,11 +577,17 @@ fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Resu
         from = version;
         let file = migrations::MIGRATIONS.iter().find(|migration| migration.version == version);
         if let Some(file) = file.filter(|file| migrations::checksum(file.mysql) != checksum) {
-            log::warn!("migration {} was another text when it was applied here", file.name);
+            return Err(Fault::Final(
+                Trouble::usage(format!(
+                    "migration {} is not the one that was applied: use the batch-send that made these tables, or a newer one",
+                    file.name
+                ))
+                .into(),
+            ));
         }
     }
     if from > migrations::VERSION {
-        return Err(check_version(from).map_or_else(Fault::Final, |()| Fault::Final(anyhow!("no such version"))));
+        check_version(from)?;
     }
     let missing: Vec<_> = migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
     if from > 0 && !missing.is_empty() {
