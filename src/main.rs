@@ -1,6 +1,7 @@
 //! batch-send: a table of contents. Parse, start the logger, run the command, turn the result into an exit code.
 
 mod cli;
+mod commands;
 mod config;
 mod exit;
 mod message;

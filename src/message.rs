@@ -192,6 +192,7 @@ mod tests {
             lease: None,
             early: false,
             expired: false,
+            held_until: None,
         }
     }
 

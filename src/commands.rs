@@ -1,0 +1,5 @@
+//! The verbs: what the operator types, one file each.
+
+mod ask;
+mod import;
+mod output;
