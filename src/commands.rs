@@ -2,4 +2,14 @@
 
 mod ask;
 mod import;
-mod output;
+pub mod migrate;
+pub mod output;
+pub mod resolve;
+pub mod retry;
+pub mod status;
+mod table;
+pub mod targets;
+pub mod task;
+
+#[cfg(test)]
+mod tests;

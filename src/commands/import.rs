@@ -387,13 +387,18 @@ fn json_lines(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Res
 fn checked(record: &Record<'_>, offset: usize, params: &RawValue) -> Result<String, Flaw> {
     let value: serde_json::Value =
         serde_json::from_str(params.get()).map_err(|error| json_flaw(record, offset, &error))?;
+    match unfit(&value) {
+        Some(why) => Err(record.flaw(offset, format!("params are {why}"))),
+        None => Ok(params.get().to_owned()),
+    }
+}
+
+/// Why a value cannot be params, or a payload.
+pub fn unfit(value: &serde_json::Value) -> Option<String> {
     if !value.is_object() {
-        return Err(record.flaw(offset, "params are not a JSON object"));
+        return Some("not a JSON object".into());
     }
-    if depth(&value) > DEPTH_MOST {
-        return Err(record.flaw(offset, format!("params are nested more than {DEPTH_MOST} deep")));
-    }
-    Ok(params.get().to_owned())
+    (depth(value) > DEPTH_MOST).then(|| format!("nested more than {DEPTH_MOST} deep"))
 }
 
 fn depth(value: &serde_json::Value) -> usize {

@@ -1,4 +1,4 @@
-//! What goes to stdout, and how text that came from elsewhere is shown to a person. A reader that goes away (`| head`) is
+//! What commands say in the same words, and how: stdout, hints, text that came from elsewhere. A reader that goes away (`| head`) is
 //! neither a panic nor an error.
 
 use std::borrow::Cow;
@@ -7,6 +7,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use anyhow::{Context, Result};
 
 use crate::exit::Exit;
+use crate::task::TaskId;
+use crate::trouble::Trouble;
 
 /// Runs a command that writes to stdout. Once the reader has gone away, what the command could not say is of no interest.
 pub fn to_stdout(command: impl FnOnce(&mut dyn Write) -> Result<Exit>) -> Result<Exit> {
@@ -70,6 +72,20 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 /// "1 target", "2 targets".
 pub fn targets(number: u64) -> String {
     format!("{number} target{}", if number == 1 { "" } else { "s" })
+}
+
+/// What `resolve` and `retry` say at their end.
+pub fn changed(id: TaskId, number: u64, done: &str, json: bool, out: &mut dyn Write) -> Result<()> {
+    if json {
+        writeln!(out, "{}", serde_json::json!({ "id": id, "changed": number }))?;
+    } else {
+        writeln!(out, "{} {done}", targets(number))?;
+    }
+    Ok(())
+}
+
+pub fn no_such_task(id: TaskId) -> anyhow::Error {
+    Trouble::usage(format!("no task {id}: `batch-send task list` shows those there are")).into()
 }
 
 #[cfg(test)]
