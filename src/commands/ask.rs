@@ -14,7 +14,11 @@ pub struct Ask {
 impl Ask {
     /// Errors: nobody is there to be asked.
     pub fn person(yes: bool, verb: &str) -> Result<Self> {
-        if yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        Self::of(yes, io::stdin().is_terminal() && io::stderr().is_terminal(), verb)
+    }
+
+    fn of(yes: bool, at_terminal: bool, verb: &str) -> Result<Self> {
+        if yes || at_terminal {
             return Ok(Self { yes });
         }
         bail!(Trouble::usage(format!("{verb} asks before it acts, and this is no terminal: add --yes")))
@@ -40,6 +44,16 @@ fn answer(question: &str, from: &mut dyn BufRead, to: &mut dyn Write) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn where_nobody_can_be_asked_yes_must_be_written() {
+        let refused = Ask::of(false, false, "cancel").err().unwrap();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        assert!(refused.to_string().ends_with("add --yes"), "{refused}");
+        assert!(Ask::of(true, false, "cancel").unwrap().agrees("Sure?").is_ok());
+        assert!(Ask::of(false, true, "cancel").is_ok());
+    }
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {

@@ -3,25 +3,34 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::json;
 
+use super::installation;
 use crate::cli::MigrateArgs;
+use crate::config::Config;
 use crate::exit::Exit;
-use crate::store::Desk;
-use crate::store::migrations::VERSION;
-use crate::trouble::Trouble;
+use crate::store::Database;
+use crate::store::migrations::{VERSION, script};
 
-/// How long live leases are waited for: a run that begins nothing more has let go by then.
+/// How long live leases are waited for: most runs end within their minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub fn run(args: &MigrateArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
-    if args.check {
-        let version = store.schema()?.version;
-        if args.json {
-            writeln!(out, "{}", json!({ "from": version, "to": VERSION, "applied": [] }))?;
+pub fn run(args: &MigrateArgs, config: &Config, database: &Database, out: &mut dyn Write) -> Result<Exit> {
+    if args.print {
+        let sqlite = matches!(database, Database::Sqlite(_));
+        for statement in script(sqlite, &config.table_prefix) {
+            writeln!(out, "{statement};")?;
         }
-        at_our_version(store)?;
+        return Ok(Exit::Done);
+    }
+    let mut store = database.store()?;
+    if args.check {
+        if args.json {
+            let from = store.schema()?.version;
+            writeln!(out, "{}", json!({ "from": from, "to": VERSION, "applied": [] }))?;
+        }
+        installation(&mut *store)?;
         return Ok(Exit::Done);
     }
     let migrated = store.migrate(PATIENCE)?;
@@ -34,18 +43,4 @@ pub fn run(args: &MigrateArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Res
         writeln!(out, "the tables went from version {from} to {to}: {}", applied.join(", "))?;
     }
     Ok(Exit::Done)
-}
-
-/// Every command but `migrate` begins with this. Errors: the tables are at another version.
-pub fn at_our_version(store: &mut dyn Desk) -> Result<()> {
-    match store.schema()?.version {
-        VERSION => Ok(()),
-        0 => bail!(Trouble::usage("the database has no tables of ours yet: use `batch-send migrate`")),
-        older if older < VERSION => bail!(Trouble::usage(format!(
-            "the tables are at version {older}, and this batch-send needs {VERSION}: use `batch-send migrate`"
-        ))),
-        newer => bail!(Trouble::usage(format!(
-            "the tables are at version {newer}, and this batch-send knows {VERSION}: use a newer batch-send"
-        ))),
-    }
 }

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 
 use crate::exit::Exit;
 use crate::task::TaskId;
-use crate::trouble::Trouble;
 
 /// Runs a command that writes to stdout. Once the reader has gone away, what the command could not say is of no interest.
 pub fn to_stdout(command: impl FnOnce(&mut dyn Write) -> Result<Exit>) -> Result<Exit> {
@@ -82,10 +81,6 @@ pub fn changed(id: TaskId, number: u64, done: &str, json: bool, out: &mut dyn Wr
         writeln!(out, "{} {done}", targets(number))?;
     }
     Ok(())
-}
-
-pub fn no_such_task(id: TaskId) -> anyhow::Error {
-    Trouble::usage(format!("no task {id}: `batch-send task list` shows those there are")).into()
 }
 
 #[cfg(test)]

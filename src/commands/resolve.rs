@@ -6,14 +6,16 @@ use std::io::Write;
 use anyhow::{Result, bail};
 
 use super::ask::Ask;
-use super::output::{changed, no_such_task, plain, targets};
+use super::no_such_task;
+use super::output::{changed, plain, targets};
 use crate::cli::{ResolveArgs, ResolveAs};
 use crate::exit::Exit;
 use crate::store::{Act, Store, Verdict};
 use crate::target::{TargetId, TargetStatus};
+use crate::who;
 
 /// Settles those that are unknown, and names those of the ids asked for that are not (exit 1).
-pub fn run(args: &ResolveArgs, store: &mut dyn Store, who: &str, out: &mut dyn Write) -> Result<Exit> {
+pub fn run(args: &ResolveArgs, store: &mut dyn Store, out: &mut dyn Write) -> Result<Exit> {
     let person = Ask::person(args.yes, "resolve")?;
     let id = args.id;
     let Some(task) = store.task(id)? else { return Err(no_such_task(id)) };
@@ -44,7 +46,7 @@ pub fn run(args: &ResolveArgs, store: &mut dyn Store, who: &str, out: &mut dyn W
         person.agrees(&format!("{} of task {id} ({}): {done}?", targets(number), plain(&task.name)))?;
         let these: Vec<TargetId> = unknown.iter().copied().collect();
         let these = (!args.all).then_some(these.as_slice());
-        let act = Act { who, what: "resolve", why: args.reason.as_deref() };
+        let act = Act { who: &who::person(), what: "resolve", why: args.reason.as_deref() };
         settled = store.resolve(id, these, verdict, &act)?;
     }
     changed(id, settled, done, args.json, out)?;

@@ -7,7 +7,8 @@ use anyhow::Result;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::output::{no_such_task, plain, targets};
+use super::no_such_task;
+use super::output::{plain, targets};
 use super::table::{Column, Table};
 use crate::cli::StatusArgs;
 use crate::exit::Exit;

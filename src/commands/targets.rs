@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::output::no_such_task;
+use super::no_such_task;
 use super::table::{Column, Table};
 use crate::cli::{Format, TargetsArgs};
 use crate::exit::Exit;

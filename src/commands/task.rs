@@ -10,36 +10,35 @@ use serde_json::json;
 
 use super::ask::Ask;
 use super::import::{Source, unfit};
-use super::output::{hint, no_such_task, plain, targets};
+use super::no_such_task;
+use super::output::{hint, plain, targets};
 use super::status;
 use crate::cli::{
     AddArgs, CancelArgs, CreateArgs, JsonArgs, PauseArgs, ResumeArgs, StatusArgs, TaskCommand, Until,
 };
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::store::{Act, Added, Desk, Expiry, NAME_MOST, Turned};
 use crate::task::{NewTask, TaskId, TaskStatus, When, show_time};
 use crate::trouble::Trouble;
+use crate::who;
 
-/// `who`: user@host, for the audit. `channels`: the names in the configuration.
 pub fn run(
     command: &TaskCommand,
+    config: &Config,
     store: &mut dyn Desk,
-    who: &str,
-    channels: &[&str],
     out: &mut dyn Write,
 ) -> Result<Exit> {
     let (id, status, json) = match command {
-        TaskCommand::Create(args) => return create(args, store, who, channels, out),
+        TaskCommand::Create(args) => return create(args, config, store, out),
         TaskCommand::Add(args) => return add(args, store, out),
         TaskCommand::List(JsonArgs { json }) => {
             return status::run(&StatusArgs { id: None, exact: false, json: *json }, store, out);
         }
-        TaskCommand::Start(args) => {
-            (args.id, START.turn(args.id, store, who, None, Expiry::Keep)?, args.json)
-        }
-        TaskCommand::Pause(args) => (args.id, pause(args, store, who)?, args.json),
-        TaskCommand::Resume(args) => (args.id, resume(args, store, who)?, args.json),
-        TaskCommand::Cancel(args) => (args.id, cancel(args, store, who)?, args.json),
+        TaskCommand::Start(args) => (args.id, START.turn(args.id, store, None, Expiry::Keep)?, args.json),
+        TaskCommand::Pause(args) => (args.id, pause(args, store)?, args.json),
+        TaskCommand::Resume(args) => (args.id, resume(args, store)?, args.json),
+        TaskCommand::Cancel(args) => (args.id, cancel(args, store)?, args.json),
     };
     if json {
         writeln!(out, "{}", json!({ "id": id, "status": status.word() }))?;
@@ -49,15 +48,9 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-fn create(
-    args: &CreateArgs,
-    store: &mut dyn Desk,
-    who: &str,
-    channels: &[&str],
-    out: &mut dyn Write,
-) -> Result<Exit> {
+fn create(args: &CreateArgs, config: &Config, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
     let payload = args.payload.as_deref().map(payload).transpose()?;
-    check(args, channels)?;
+    check(args, config)?;
     let source = args.targets.as_deref().map(Source::open).transpose()?;
     let id = store.create(&NewTask {
         name: &args.name,
@@ -80,15 +73,7 @@ fn create(
             )));
         }
         if !args.draft {
-            let act = Act { who, what: "start", why: None };
-            let turned =
-                store.turn(id, &[TaskStatus::Draft], TaskStatus::Pending, None, Expiry::Keep, &act)?;
-            status = match turned {
-                Turned::From(_) => TaskStatus::Pending,
-                // Somebody else was quicker, and knows why.
-                Turned::Refused(status) => status,
-                Turned::NoSuchTask => return Err(no_such_task(id)),
-            };
+            status = START.turn(id, store, None, Expiry::Keep)?;
         }
     }
 
@@ -109,20 +94,21 @@ fn create(
 }
 
 /// What clap cannot know.
-fn check(args: &CreateArgs, channels: &[&str]) -> Result<()> {
+fn check(args: &CreateArgs, config: &Config) -> Result<()> {
     if args.name.trim().is_empty() {
         bail!(Trouble::usage("--name is empty"));
     }
     if args.name.chars().count() > NAME_MOST {
         bail!(Trouble::usage(format!("--name is longer than {NAME_MOST} characters")));
     }
-    if !channels.contains(&args.channel.as_str()) {
+    if !config.channels.contains_key(&args.channel) {
         let channel = plain(&args.channel);
-        bail!(Trouble::usage(match channels {
+        let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
+        bail!(Trouble::usage(match known.as_slice() {
             [] => format!(
                 "the configuration has no channel: add [channel.{channel}], beginning with its `kind`"
             ),
-            _ => format!("no channel `{channel}` in the configuration, only: {}", channels.join(", ")),
+            _ => format!("no channel `{channel}` in the configuration, only: {}", known.join(", ")),
         }));
     }
     let never = match (args.at, args.expires) {
@@ -228,11 +214,10 @@ impl Verb {
         &self,
         id: TaskId,
         store: &mut dyn Desk,
-        who: &str,
         reason: Option<&str>,
         expiry: Expiry,
     ) -> Result<TaskStatus> {
-        let act = Act { who, what: self.what, why: reason };
+        let act = Act { who: &who::person(), what: self.what, why: reason };
         match store.turn(id, self.from, self.to, reason, expiry, &act)? {
             Turned::From(_) => Ok(self.to),
             Turned::Refused(status) if status == self.to => Ok(status),
@@ -256,12 +241,12 @@ fn refused(id: TaskId, status: TaskStatus) -> anyhow::Error {
     Trouble::usage(format!("task {id} is {}: {way}", status.word())).into()
 }
 
-fn pause(args: &PauseArgs, store: &mut dyn Desk, who: &str) -> Result<TaskStatus> {
-    let by = format!("by {who}");
-    PAUSE.turn(args.id, store, who, Some(args.reason.as_deref().unwrap_or(&by)), Expiry::Keep)
+fn pause(args: &PauseArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
+    let by = format!("by {}", who::person());
+    PAUSE.turn(args.id, store, Some(args.reason.as_deref().unwrap_or(&by)), Expiry::Keep)
 }
 
-fn resume(args: &ResumeArgs, store: &mut dyn Desk, who: &str) -> Result<TaskStatus> {
+fn resume(args: &ResumeArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
     let id = args.id;
     let expiry = match args.until {
         None => Expiry::Keep,
@@ -277,11 +262,11 @@ fn resume(args: &ResumeArgs, store: &mut dyn Desk, who: &str) -> Result<TaskStat
         (TaskStatus::Pending, Some(_), _) => bail!(Trouble::usage(format!(
             "task {id} is pending, and its end is changed while it is paused: use `batch-send task pause {id}` first"
         ))),
-        _ => RESUME.turn(id, store, who, None, expiry),
+        _ => RESUME.turn(id, store, None, expiry),
     }
 }
 
-fn cancel(args: &CancelArgs, store: &mut dyn Desk, who: &str) -> Result<TaskStatus> {
+fn cancel(args: &CancelArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
     let person = Ask::person(args.yes, "cancel")?;
     let id = args.id;
     let task = store.task(id)?.ok_or_else(|| no_such_task(id))?;
@@ -290,5 +275,5 @@ fn cancel(args: &CancelArgs, store: &mut dyn Desk, who: &str) -> Result<TaskStat
             format!("End task {id} ({}) for good? What was not sent stays unsent.", plain(&task.name));
         person.agrees(&question)?;
     }
-    CANCEL.turn(id, store, who, None, Expiry::Keep)
+    CANCEL.turn(id, store, None, Expiry::Keep)
 }

@@ -10,27 +10,31 @@ use tempfile::TempDir;
 
 use super::{migrate, resolve, retry, status, targets, task};
 use crate::cli::{Cli, Command};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::message::Renderer;
+use crate::store::migrations::VERSION;
 use crate::store::{ClaimForm, Database, InFlight, Lease, Leasing, Settlement, Store, Terms};
-
-const WHO: &str = "ann@host";
-const CHANNELS: &[&str] = &["mail", "sms"];
 
 /// A database of its own, and a directory for files.
 struct Stage {
     folder: TempDir,
+    config: Config,
+    database: Database,
     store: Box<dyn Store>,
 }
+
+const CHANNELS: &str =
+    "[channel.mail]\nkind = \"file\"\npath = \"/m\"\n[channel.sms]\nkind = \"file\"\npath = \"/s\"\n";
 
 impl Stage {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let url = format!("sqlite://{}/tasks.db", folder.path().display());
-        let store = Database::open(&url, "batch_", ClaimForm::Auto).unwrap().store().unwrap();
-        let mut stage = Self { folder, store };
-        stage.says("migrate");
-        stage
+        let config = config(&folder, "tasks.db", CHANNELS);
+        let database = Database::open(&config.database_url, "batch_", ClaimForm::Auto).unwrap();
+        database.store().unwrap().migrate(Duration::ZERO).unwrap();
+        let store = database.store().unwrap();
+        Self { folder, config, database, store }
     }
 
     /// Runs one line; `{}` in it is the directory.
@@ -39,12 +43,12 @@ impl Stage {
         let command = Cli::try_parse_from(["batch-send"].into_iter().chain(line.split(' '))).unwrap().command;
         let (store, mut out) = (self.store.as_mut(), Vec::new());
         let ended = match command.unwrap() {
-            Command::Task(command) => task::run(&command, store, WHO, CHANNELS, &mut out),
+            Command::Task(command) => task::run(&command, &self.config, store, &mut out),
             Command::Status(args) => status::run(&args, store, &mut out),
             Command::Targets(args) => targets::run(&args, store, &mut out),
-            Command::Resolve(args) => resolve::run(&args, store, WHO, &mut out),
-            Command::Retry(args) => retry::run(&args, store, WHO, &mut out),
-            Command::Migrate(args) => migrate::run(&args, store, &mut out),
+            Command::Resolve(args) => resolve::run(&args, store, &mut out),
+            Command::Retry(args) => retry::run(&args, store, &mut out),
+            Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
             Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
         };
         (ended, String::from_utf8(out).unwrap())
@@ -141,6 +145,16 @@ impl Stage {
     }
 }
 
+fn config(folder: &TempDir, database: &str, channels: &str) -> Config {
+    let (folder, file) = (folder.path().display(), folder.path().join("config.toml"));
+    let text = format!(
+        "database_url = \"sqlite://{folder}/{database}\"\nstate_dir = \"{folder}/state\"\n{channels}"
+    );
+    std::fs::write(&file, text).unwrap();
+    let line = ["batch-send", "--config", file.to_str().unwrap()];
+    Config::load(&Cli::try_parse_from(line).unwrap().global, None).unwrap()
+}
+
 fn sent() -> Settlement {
     Settlement::Sent { receipt: Some("abc".into()) }
 }
@@ -206,10 +220,9 @@ fn what_cannot_become_a_task_is_refused_before_there_is_one() {
         let sentence = stage.refused(&format!("task create {flags}"));
         assert!(sentence.contains(expected), "{sentence}");
     }
-    let line = ["batch-send", "task", "create", "--name", "S", "--channel", "mail"];
-    let Some(Command::Task(create)) = Cli::try_parse_from(line).unwrap().command else { panic!() };
-    let error = task::run(&create, stage.store.as_mut(), WHO, &[], &mut Vec::new()).unwrap_err();
-    assert!(error.to_string().contains("no channel: add [channel.mail]"), "{error}");
+    stage.config = config(&stage.folder, "tasks.db", "");
+    let sentence = stage.refused("task create --name S --channel mail");
+    assert!(sentence.contains("no channel: add [channel.mail]"), "{sentence}");
     assert_eq!(stage.says("status"), "no tasks\n");
 }
 
@@ -260,7 +273,7 @@ fn add_leaves_the_status_but_opens_a_finished_task_again() {
     stage.says("task cancel 1 --yes");
     let sentence = stage.refused("task add 1 {}/more.jsonl");
     assert!(sentence.starts_with("task 1 is cancelled: "), "{sentence}");
-    assert!(stage.refused("task add 9 {}/more.jsonl").starts_with("no task 9"));
+    assert!(stage.refused("task add 9 {}/more.jsonl").starts_with("there is no task 9"));
 }
 
 #[test]
@@ -298,7 +311,7 @@ fn each_verb_goes_from_its_statuses_and_names_the_one_that_fits() {
                 assert_eq!(stage.status_of(&id), status);
             }
         }
-        assert!(stage.refused(&format!("task {word} 999 {flags}")).starts_with("no task 999"));
+        assert!(stage.refused(&format!("task {word} 999 {flags}")).starts_with("there is no task 999"));
     }
 }
 
@@ -319,22 +332,6 @@ fn in_status(stage: &mut Stage, status: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_undone_needs_yes_where_nobody_can_be_asked() {
-    let mut stage = Stage::new();
-    let id = stage.settled(2, &[unknown(), failed()]);
-    for line in [format!("task cancel {id}"), format!("resolve {id} --all --as sent"), format!("retry {id}")]
-    {
-        // Tests run off a terminal, or their output is captured: stderr of a terminal still counts as one.
-        if std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-            continue;
-        }
-        assert!(stage.refused(&line).ends_with("add --yes"), "{line}");
-    }
-    assert_eq!(stage.counts(&id)["unknown"], 1);
-    assert_eq!(stage.counts(&id)["failed"], 1);
-}
-
-#[test]
 fn a_pause_says_why_and_a_resume_forgets_it() {
     let mut stage = Stage::new();
     let id = stage.task(1);
@@ -347,7 +344,7 @@ fn a_pause_says_why_and_a_resume_forgets_it() {
     stage.says("task resume 1");
     assert_eq!(stage.json("status 1 --json")["status_reason"], Value::Null);
     stage.says("task pause 1");
-    assert_eq!(stage.json("status 1 --json")["status_reason"], "by ann@host");
+    assert_eq!(stage.json("status 1 --json")["status_reason"], format!("by {}", crate::who::person()));
 }
 
 #[test]
@@ -388,7 +385,7 @@ task 1: 1 target failed: `batch-send retry 1` gives each one more attempt
     assert_eq!(stage.says("task list"), expected);
     let full = stage.says("status 4");
     assert!(full.contains("\nheld by     host 1, since 2") && full.contains("\npending     1\n"), "{full}");
-    assert!(stage.refused("status 9").starts_with("no task 9"));
+    assert!(stage.refused("status 9").starts_with("there is no task 9"));
 }
 
 #[test]
@@ -461,7 +458,7 @@ fn targets_are_listed_for_eyes_and_for_programs() {
 
     let sentence = stage.refused("targets 1 --status unkown");
     assert!(sentence.ends_with("pending, processing, sending, sent, failed, retry, unknown"), "{sentence}");
-    assert!(stage.refused("targets 9").starts_with("no task 9"));
+    assert!(stage.refused("targets 9").starts_with("there is no task 9"));
 }
 
 #[test]
@@ -477,7 +474,7 @@ fn resolve_settles_what_is_unknown_and_names_what_is_not() {
     assert_eq!(stage.says("resolve 1 --all --as sent --yes"), "0 targets settled as sent\n");
     let counts = stage.counts("1");
     assert_eq!((&counts["sent"], &counts["failed"], &counts["pending"]), (&json!(2), &json!(1), &json!(1)));
-    assert!(stage.refused("resolve 9 --all --as sent --yes").starts_with("no task 9"));
+    assert!(stage.refused("resolve 9 --all --as sent --yes").starts_with("there is no task 9"));
 }
 
 #[test]
@@ -487,7 +484,7 @@ fn retry_gives_failed_targets_one_more_attempt() {
     assert_eq!(stage.json("retry 1 --yes --json"), json!({"id": 1, "changed": 2}));
     assert_eq!(stage.status_of("1"), "pending");
     assert_eq!(stage.says("retry 1 --yes"), "0 targets to be sent once more, with a new key\n");
-    assert!(stage.refused("retry 9 --yes").starts_with("no task 9"));
+    assert!(stage.refused("retry 9 --yes").starts_with("there is no task 9"));
 }
 
 #[test]
@@ -495,10 +492,34 @@ fn migrate_tells_what_it_did_and_check_only_looks() {
     let mut stage = Stage::new();
     assert_eq!(stage.json("migrate --json")["applied"], json!([]));
     assert_eq!(stage.says("migrate --check"), "");
-    let url = format!("sqlite://{}/other.db", stage.folder.path().display());
-    stage.store = Database::open(&url, "batch_", ClaimForm::Auto).unwrap().store().unwrap();
+    stage.config = config(&stage.folder, "other.db", "");
+    stage.database = Database::open(&stage.config.database_url, "batch_", ClaimForm::Auto).unwrap();
     assert!(stage.refused("migrate --check").contains("batch-send migrate"));
     let first = stage.json("migrate --json");
-    assert_eq!((&first["from"], &first["to"]), (&json!(0), &json!(crate::store::migrations::VERSION)));
+    assert_eq!((&first["from"], &first["to"]), (&json!(0), &json!(VERSION)));
     assert_eq!(first["applied"][0], "0001_create_tables");
+}
+
+#[test]
+fn what_migrate_prints_makes_the_same_tables() {
+    let mut stage = Stage::new();
+    stage.config = config(&stage.folder, "other.db", "");
+    let script = stage.says("migrate --print");
+    let file = stage.folder.path().join("other.db");
+    let by_hand = rusqlite::Connection::open(&file).unwrap();
+    by_hand.execute_batch(&script).unwrap();
+    stage.database = Database::open(&stage.config.database_url, "batch_", ClaimForm::Auto).unwrap();
+    let schema = stage.database.store().unwrap().schema().unwrap();
+    assert!(schema.version == VERSION && schema.installation.is_some(), "{schema:?}");
+    assert_eq!(stage.says("migrate"), format!("the tables are at version {VERSION}\n"));
+
+    // Name and text of every table and index, but those of the list of migrations itself.
+    let listed = |connection: &rusqlite::Connection| -> Vec<(String, Option<String>)> {
+        let sql = "SELECT name, sql FROM sqlite_schema WHERE tbl_name <> 'batch_migration' ORDER BY name";
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    let migrated = rusqlite::Connection::open(stage.folder.path().join("tasks.db")).unwrap();
+    assert_eq!(listed(&by_hand), listed(&migrated));
 }
