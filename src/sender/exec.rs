@@ -425,7 +425,6 @@ mod tests {
     use crate::message::{TargetPart, TaskPart};
     use serde_json::value::RawValue;
     use std::fs;
-    use std::path::Path;
     use std::sync::Arc;
     use tempfile::TempDir;
     use uuid::Uuid;
@@ -636,7 +635,7 @@ mod tests {
         let _open = fs::File::open(dir.path()).unwrap();
         let seen = dir.path().join("seen");
         let script = format!(
-            "{{ cat /proc/$$/stat; grep -E 'Sig(Ign|Blk)' /proc/$$/status; ls -l /proc/$$/fd; }} > {}",
+            "{{ cat /proc/$$/stat; grep -E 'Sig(Ign|Blk)' /proc/self/status; ls -l /proc/$$/fd; }} > {}",
             seen.display()
         );
         assert_eq!(sent(&script), accepted(None));
@@ -700,6 +699,5 @@ mod tests {
             let settings = Settings { command, exit_codes: ExitCodes::default() };
             assert!(Exec::open(&settings, LONG).is_err());
         }
-        assert!(Path::new("/bin/sh").exists());
     }
 }
