@@ -142,7 +142,8 @@ fn by_id(values: &[(TargetId, String)]) -> String {
     match values {
         [(_, first), rest @ ..] if rest.iter().all(|(_, value)| value == first) => first.clone(),
         _ => {
-            let choices: String = values.iter().map(|(id, value)| format!(" WHEN {id} THEN {value}")).collect();
+            let choices: String =
+                values.iter().map(|(id, value)| format!(" WHEN {id} THEN {value}")).collect();
             format!("CASE id{choices} END")
         }
     }
@@ -197,11 +198,8 @@ fn read_task(row: &mut Cells) -> Result<Task> {
     let held = row.flag()?;
     let owner = row.word();
     let (since, until) = (time(row.maybe()?), time(row.maybe()?));
-    task.lease = held.then(|| Holder {
-        owner,
-        since: since.unwrap_or_default(),
-        until: until.unwrap_or_default(),
-    });
+    task.lease =
+        held.then(|| Holder { owner, since: since.unwrap_or_default(), until: until.unwrap_or_default() });
     task.early = row.flag()?;
     task.expired = row.flag()?;
     task.held_until = time(row.maybe()?);
@@ -235,7 +233,8 @@ impl Relay for MySql {
                      OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
                 .into(),
         };
-        let text = format!("SELECT id, status, expires_at <= NOW(3), finished_at IS NULL FROM {task} {which}");
+        let text =
+            format!("SELECT id, status, expires_at <= NOW(3), finished_at IS NULL FROM {task} {which}");
         let (mut unfinished, mut cancelled, mut finished, mut expired) = (vec![], vec![], vec![], vec![]);
         for mut row in self.read("look for unfinished tasks", &text)? {
             let (id, status): (TaskId, _) = (row.number()?, row.word());
@@ -279,7 +278,9 @@ impl Relay for MySql {
         }
 
         for id in expired {
-            let reason = format!("expired before it was finished; `batch-send resume {id} --until TIME` sends the rest");
+            let reason = format!(
+                "expired before it was finished; `batch-send resume {id} --until TIME` sends the rest"
+            );
             let text = format!(
                 "UPDATE {task} SET status = 'paused', status_reason = {}, {HALT} \
                  WHERE id = {id} AND status = 'pending' AND expires_at <= NOW(3)",
@@ -356,7 +357,10 @@ impl Relay for MySql {
                     let text = format!(
                         "INSERT INTO {audit} (who, what, task_id, why) VALUES ({}, 'unserved', {id}, {})",
                         quote(OURSELVES),
-                        fitted(&format!("channel {channel} is not configured where it was seen"), REASON_MOST)
+                        fitted(
+                            &format!("channel {channel} is not configured where it was seen"),
+                            REASON_MOST
+                        )
                     );
                     self.write("remember a task that nobody serves", &text)?;
                 }
@@ -543,7 +547,8 @@ impl Relay for MySql {
             "status = 'processing', cron_token = '{token}', claim_until = {}",
             after(lease.terms.lease)
         );
-        let pending = format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
+        let pending =
+            format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
         let ours = format!(
             "SELECT {TARGET_COLUMNS} FROM {target} FORCE INDEX (k_task_status) \
              WHERE task_id = {} AND status = 'processing' AND cron_token = '{token}' ORDER BY id FOR UPDATE",
@@ -584,15 +589,14 @@ impl Relay for MySql {
             Ok(last(replies).rows)
         })?;
         let until = asked + lease.terms.lease - lease.terms.margin;
-        rows.into_iter()
-            .map(|mut row| Ok(Claimed { target: read_target(&mut row)?, token, until }))
-            .collect()
+        rows.into_iter().map(|mut row| Ok(Claimed { target: read_target(&mut row)?, token, until })).collect()
     }
 
     fn refuse(&mut self, _lease: &Lease, mut refused: Vec<(Claimed, String)>) -> Result<u64> {
         refused.sort_by_key(|(claimed, _)| (claimed.token, claimed.target.in_doubt, claimed.target.id));
         let mut changed = 0;
-        for group in refused.chunk_by(|(a, _), (b, _)| a.token == b.token && a.target.in_doubt == b.target.in_doubt)
+        for group in
+            refused.chunk_by(|(a, _), (b, _)| a.token == b.token && a.target.in_doubt == b.target.in_doubt)
         {
             for group in group.chunks(CHUNK) {
                 let (first, _) = &group[0];
@@ -612,7 +616,8 @@ impl Relay for MySql {
                      {which} AND status = 'processing'",
                     by_id(&reasons)
                 );
-                let count = format!("SELECT COUNT(*) FROM {target} {which} AND status = '{status}' FOR UPDATE");
+                let count =
+                    format!("SELECT COUNT(*) FROM {target} {which} AND status = '{status}' FOR UPDATE");
                 changed += self.connection.attempt("refuse targets", |connection, lost| {
                     let changed = last(connection.run(&text)?).changed;
                     if !lost {
@@ -755,7 +760,8 @@ impl Relay for MySql {
             lease.task
         );
         self.connection.attempt("pause a task", |connection, lost| {
-            Ok(last(connection.run(&text)?).changed == 1 || (lost && !last(connection.run(&look)?).rows.is_empty()))
+            Ok(last(connection.run(&text)?).changed == 1
+                || (lost && !last(connection.run(&look)?).rows.is_empty()))
         })
     }
 
@@ -771,7 +777,11 @@ impl Relay for MySql {
             moment(lease.halt),
             PATIENCE.as_secs()
         );
-        let has = probes(target, id, &["pending", "processing", "sending", "retry", "", "sent", "failed", "unknown"]);
+        let has = probes(
+            target,
+            id,
+            &["pending", "processing", "sending", "retry", "", "sent", "failed", "unknown"],
+        );
         self.connection.attempt("close a task", |connection, lost| {
             let Some(mut row) = last(connection.run(&look)?).rows.pop() else {
                 return Ok(Closed::Lost);
@@ -965,7 +975,8 @@ impl MySql {
             let unknown = self.connection.attempt("recover targets", |connection, _| {
                 let unknown = last(connection.run(&text)?).changed;
                 if unknown > 0 {
-                    connection.run(&format!("UPDATE {task} SET {count}{UNFROZEN} WHERE id = {of}; COMMIT"))?;
+                    connection
+                        .run(&format!("UPDATE {task} SET {count}{UNFROZEN} WHERE id = {of}; COMMIT"))?;
                 }
                 Ok(unknown)
             })?;
@@ -1018,7 +1029,11 @@ impl MySql {
         let (mut work, mut wait) = (HashSet::new(), HashSet::new());
         for mut row in self.read("look for work", &looks.join(" UNION ALL "))? {
             let (id, what): (TaskId, _) = (row.number()?, row.word());
-            if what == "work" { work.insert(id) } else { wait.insert(id) };
+            if what == "work" {
+                work.insert(id)
+            } else {
+                wait.insert(id)
+            };
         }
         Ok(candidates
             .iter()
@@ -1134,7 +1149,9 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
     let hashes: Vec<_> = group
         .iter()
         .map(|ready| {
-            let hash = ready.hash.map_or_else(|| "NULL".into(), |hash| format!("0x{}", Uuid::from_bytes(hash).simple()));
+            let hash = ready
+                .hash
+                .map_or_else(|| "NULL".into(), |hash| format!("0x{}", Uuid::from_bytes(hash).simple()));
             (ready.claimed.target.id, hash)
         })
         .collect();

@@ -58,7 +58,8 @@ fn lock_task(connection: &mut Connection, tables: &Tables, id: TaskId) -> Result
 impl Desk for MySql {
     fn schema(&mut self) -> Result<Schema> {
         let Tables { migration, installation, .. } = &*self.tables;
-        let text = format!("SELECT (SELECT MAX(version) FROM {migration}), (SELECT MAX(id) FROM {installation})");
+        let text =
+            format!("SELECT (SELECT MAX(version) FROM {migration}), (SELECT MAX(id) FROM {installation})");
         let row = match self.connection.persist(|connection, _| Ok(last(connection.run(&text)?).rows.pop())) {
             Ok(row) => row,
             Err(Fault::Missing(_)) => None,
@@ -100,7 +101,8 @@ impl Desk for MySql {
 
     fn drop_tables(&mut self) -> Result<()> {
         let Tables { task, target, pace, installation, migration, audit, .. } = &*self.tables;
-        let text = format!("DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {migration}");
+        let text =
+            format!("DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {migration}");
         self.write("drop the tables", &text).map(drop)
     }
 
@@ -146,7 +148,11 @@ impl Desk for MySql {
         let mut inserts: Vec<String> = Vec::new();
         let mut count = 0;
         for row in rows {
-            let values = format!("({task}, {}, {})", quote(row.recipient.trim_end()), quote_or_null(row.params.as_deref()));
+            let values = format!(
+                "({task}, {}, {})",
+                quote(row.recipient.trim_end()),
+                quote_or_null(row.params.as_deref())
+            );
             match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
                 Some(insert) => {
                     insert.push_str(", ");
@@ -173,17 +179,16 @@ impl Desk for MySql {
                 new += last(connection.run(&format!("{insert} ON DUPLICATE KEY UPDATE id = id"))?).changed;
             }
             if status == "finished" && new > 0 {
-                connection.run(&format!(
-                    "UPDATE {} SET {REOPENED} WHERE id = {task}; COMMIT",
-                    tables.task
-                ))?;
+                connection
+                    .run(&format!("UPDATE {} SET {REOPENED} WHERE id = {task}; COMMIT", tables.task))?;
             } else {
                 connection.run(COMMIT)?;
             }
             Ok(Added { new, repeated: rows.len() as u64 - new })
         });
         added.map_err(|fault| match fault {
-            Fault::Data(why) => why.context(Trouble::usage(format!("cannot add targets to task {task}: a value does not fit"))),
+            Fault::Data(why) => why
+                .context(Trouble::usage(format!("cannot add targets to task {task}: a value does not fit"))),
             fault => fault.into_error().context(format!("cannot add targets to task {task}")),
         })
     }
@@ -232,11 +237,14 @@ impl Desk for MySql {
             if to == TaskStatus::Cancelled && last(connection.run(&busy)?).rows.is_empty() {
                 set += ", finished_at = NOW(3)";
             }
-            connection.run(&format!("UPDATE {} SET {set} WHERE id = {task}; {audit}; COMMIT", tables.task))?;
+            connection
+                .run(&format!("UPDATE {} SET {set} WHERE id = {task}; {audit}; COMMIT", tables.task))?;
             Ok(Turned::From(status))
         });
         turned.map_err(|fault| match fault {
-            Fault::Data(why) => why.context(Trouble::usage(format!("task {task} cannot be changed: a value does not fit"))),
+            Fault::Data(why) => {
+                why.context(Trouble::usage(format!("task {task} cannot be changed: a value does not fit")))
+            }
             fault => fault.into_error().context(format!("cannot change task {task}")),
         })
     }
@@ -341,7 +349,8 @@ impl Desk for MySql {
             Verdict::Failed => "status = 'failed', settled_at = NOW(3)",
             Verdict::Retry => "status = 'pending', settled_at = NULL",
         };
-        let change = Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
+        let change =
+            Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
         self.change(task, targets, &change, act)
     }
 
@@ -384,7 +393,13 @@ impl Stream {
 
 impl MySql {
     /// All targets of a status, or those of them that are among `targets`. How many were changed.
-    fn change(&mut self, task: TaskId, targets: Option<&[TargetId]>, change: &Change, act: &Act<'_>) -> Result<u64> {
+    fn change(
+        &mut self,
+        task: TaskId,
+        targets: Option<&[TargetId]>,
+        change: &Change,
+        act: &Act<'_>,
+    ) -> Result<u64> {
         let tables = Rc::clone(&self.tables);
         let target = &tables.target;
         let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
@@ -398,7 +413,9 @@ impl MySql {
         loop {
             let look = match &mut named {
                 Some(chunks) => match chunks.next() {
-                    Some(ids) => format!("SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"),
+                    Some(ids) => format!(
+                        "SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
+                    ),
                     // Without any, still a word on a task that is not there.
                     None if first => format!("SELECT id FROM {target} WHERE id = 0"),
                     None => return Ok(changed),
@@ -589,7 +606,8 @@ fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Resu
     if from > migrations::VERSION {
         check_version(from)?;
     }
-    let missing: Vec<_> = migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
+    let missing: Vec<_> =
+        migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
     if from > 0 && !missing.is_empty() {
         wait_for_leases(connection, task, deadline)?;
     }
@@ -630,8 +648,10 @@ fn wait_for_leases(connection: &mut Connection, task: &str, deadline: Moment) ->
         }
         if deadline.passed() {
             return Err(Fault::Final(
-                Trouble::try_later(format!("{live} tasks are being worked on (by {owner}): migrate when no run is live"))
-                    .into(),
+                Trouble::try_later(format!(
+                    "{live} tasks are being worked on (by {owner}): migrate when no run is live"
+                ))
+                .into(),
             ));
         }
         std::thread::sleep(Duration::from_millis(500));
