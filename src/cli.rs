@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::target::TargetId;
 use crate::task::{TaskId, When};
@@ -23,6 +23,19 @@ pub struct Cli {
 
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+impl Cli {
+    /// Flags of `run` stand after it, or alone; before another subcommand they would silently mean nothing.
+    pub fn check_placement(&self) -> Result<(), clap::Error> {
+        if self.command.is_none() || self.run == RunArgs::default() {
+            return Ok(());
+        }
+        Err(Self::command().error(
+            clap::error::ErrorKind::ArgumentConflict,
+            "flags of `run` stand after `run`, or alone without a subcommand",
+        ))
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -257,11 +270,11 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "which", required = true, multiple = false, args = ["target", "all"])]
+#[command(group(ArgGroup::new("which").required(true).args(["target", "all"])))]
 pub struct ResolveArgs {
     pub id: TaskId,
 
-    /// These unknown targets
+    /// These unknown targets; those that are not unknown stay as they are, and are named with exit 1
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     pub target: Vec<TargetId>,
 
@@ -382,7 +395,6 @@ fn until(text: &str) -> Result<Until, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound_and_every_flag_has_help() {
