@@ -9,7 +9,7 @@
 mod connection;
 mod desk;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -934,7 +934,7 @@ struct Dead {
     claimed: Vec<TargetId>,
     /// Begun, and the provider still remembers the key.
     remembered: Vec<TargetId>,
-    begun: HashMap<TaskId, Vec<TargetId>>,
+    begun: BTreeMap<TaskId, Vec<TargetId>>,
 }
 
 impl MySql {
