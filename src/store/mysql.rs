@@ -9,7 +9,7 @@
 mod connection;
 mod desk;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -229,7 +229,7 @@ impl Relay for MySql {
         // commit, may have come right after.
         let which = match only {
             Some(id) => format!("WHERE id = {id}"),
-            None => "FORCE INDEX (k_status) WHERE (status IN ('pending', 'paused', 'cancelled') AND finished_at IS NULL) \
+            None => "FORCE INDEX (k_status) WHERE (status IN ('', 'draft', 'pending', 'paused', 'cancelled') AND finished_at IS NULL) \
                      OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
                 .into(),
         };
@@ -934,7 +934,7 @@ struct Dead {
     claimed: Vec<TargetId>,
     /// Begun, and the provider still remembers the key.
     remembered: Vec<TargetId>,
-    begun: HashMap<TaskId, Vec<TargetId>>,
+    begun: BTreeMap<TaskId, Vec<TargetId>>,
 }
 
 impl MySql {
@@ -1114,10 +1114,12 @@ impl MySql {
             let settled = reconcile(connection, tables, &settling, &mut changed)?;
             let mut begun = HashSet::new();
             for group in &beginning {
-                if changed.next() == Some(group.len() as u64) {
+                let changed = changed.next().unwrap_or(0);
+                if changed == group.len() as u64 {
                     begun.extend(group.iter().map(|ready| ready.claimed.target.id));
                 } else {
-                    begun.extend(read_back(connection, tables, group, &lease.terms)?);
+                    let changed = (!lost).then_some(changed);
+                    begun.extend(read_back(connection, tables, group, &lease.terms, changed)?);
                 }
             }
             Ok(Written { settled, begun, since })
@@ -1175,29 +1177,32 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
     )
 }
 
-/// After a begin that changed fewer than asked: which of them are begun and ours. Those that may never be sent again
-/// by themselves become unknown here.
+/// After a begin that changed fewer than asked: which of them it began. Those that may never be sent again by themselves
+/// become unknown here. `changed`: how many it began; not known after a loss, when an earlier try may have begun some.
 fn read_back(
     connection: &mut Connection,
     tables: &Tables,
     group: &[&Ready],
     terms: &Terms,
+    changed: Option<u64>,
 ) -> Result<Vec<TargetId>, Fault> {
     let Tables { target, .. } = tables;
     let token = group[0].claimed.token;
     let rows = last(connection.run(&format!(
-        "{BEGIN}SELECT id, status, dedupe_until IS NOT NULL AND claim_until > NOW(3), dedupe_until > {} FROM {target} \
+        "{BEGIN}SELECT id, status, {}, dedupe_until IS NOT NULL AND claim_until > NOW(3), dedupe_until > {} FROM {target} \
          WHERE id IN ({}) AND cron_token = '{token}' ORDER BY id FOR UPDATE",
+        ms("send_at"),
         after(terms.send + terms.margin),
         list(group.iter().map(|ready| ready.claimed.target.id)),
     ))?)
     .rows;
-    let mut begun = Vec::new();
+    let mut sending: Vec<(TargetId, Option<i64>)> = Vec::new();
     let mut hopeless = Vec::new();
     for mut row in rows {
-        let (id, status, in_doubt, in_time) = (row.number()?, row.word(), row.flag()?, row.flag()?);
+        let (id, status, began): (_, _, Option<i64>) = (row.number()?, row.word(), row.maybe()?);
+        let (in_doubt, in_time) = (row.flag()?, row.flag()?);
         match status.as_str() {
-            "sending" => begun.push(id),
+            "sending" => sending.push((id, began)),
             "processing" if in_doubt => {
                 let why = if in_time {
                     "an earlier attempt may have arrived, and the message has changed since"
@@ -1217,7 +1222,15 @@ fn read_back(
             list(hopeless.iter().map(|(id, _)| id)),
         ))?;
     }
-    Ok(begun)
+    if let Some(changed) = changed {
+        // One statement gives one time. What began earlier is in flight already, and must not leave again.
+        let latest = sending.iter().map(|(_, began)| *began).max().flatten();
+        sending.retain(|(_, began)| *began == latest);
+        if sending.len() as u64 != changed {
+            sending.clear();
+        }
+    }
+    Ok(sending.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Answers that one statement can write: of one token and kind, by id.
