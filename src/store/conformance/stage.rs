@@ -388,7 +388,7 @@ pub(super) fn ready(claimed: Claimed, lease: &Lease) -> Ready {
 fn message(target: &Target, task: TaskId) -> Message {
     let json = || RawValue::from_string("{}".into()).unwrap();
     Message {
-        key: Uuid::from_u128(target.id.into()),
+        key: Uuid::from_u128(u128::from(target.id) << 8 | u128::from(target.round)),
         attempt: target.attempts + 1,
         task: Arc::new(TaskPart { id: task, name: "a task".into(), payload: json() }),
         target: TargetPart { id: target.id, recipient: target.recipient.clone(), params: json() },
