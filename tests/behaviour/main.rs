@@ -1,0 +1,20 @@
+//! The real binary, driven from outside: one file per promise, each story on each database.
+//!
+//! Nothing of the product is linked in here. A story sets the scene (rows by plain SQL, an endpoint that
+//! answers on cue), calls the binary as cron or a person would, breaks what it is about, and asks the rows and the
+//! endpoint's ledger what became of it.
+
+// A test reads its environment, looks at the clock and unwraps; the product does not.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr)]
+
+#[macro_use]
+mod support;
+
+mod bad_input;
+mod crash;
+mod documents;
+mod overlap;
+mod quiet;
+mod retrying;
+mod stopping;
+mod uncertain;
