@@ -29,9 +29,20 @@ fn command_lines(text: &str) -> Vec<String> {
             if let Some(at) = part.find("batch-send ") {
                 let command = &part[at + "batch-send ".len()..];
                 let before = &part[..at];
-                let typed = before.trim_end().ends_with('$') || before.ends_with('/') || before.trim().is_empty();
+                let typed =
+                    before.trim_end().ends_with('$') || before.ends_with('/') || before.trim().is_empty();
                 if typed {
-                    found.push(command.split(['>', '<']).next().unwrap().split("  #").next().unwrap().trim().to_owned());
+                    found.push(
+                        command
+                            .split(['>', '<'])
+                            .next()
+                            .unwrap()
+                            .split("  #")
+                            .next()
+                            .unwrap()
+                            .trim()
+                            .to_owned(),
+                    );
                 }
             }
         }
@@ -68,7 +79,12 @@ fn is_understood(line: &str) {
     if args.iter().any(|arg| arg == "demo") {
         args.push("--help".into());
     }
-    let output = bare(BINARY).args(&args).env("BATCH_SEND_CONFIG", "/nowhere/config.toml").current_dir("/").output().unwrap();
+    let output = bare(BINARY)
+        .args(&args)
+        .env("BATCH_SEND_CONFIG", "/nowhere/config.toml")
+        .current_dir("/")
+        .output()
+        .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     // clap's own complaints end with its usage; ours are about the configuration that is not there.
     assert!(!stderr.contains("Usage:") && !stderr.contains("panicked"), "batch-send {line}\n{stderr}");

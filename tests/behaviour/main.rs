@@ -11,10 +11,19 @@
 mod support;
 
 mod bad_input;
+mod closing;
 mod crash;
+mod database;
 mod documents;
+mod fairness;
+mod journal;
+mod operator;
 mod overlap;
+mod plans;
 mod quiet;
 mod retrying;
+mod stopped;
 mod stopping;
+mod texts;
 mod uncertain;
+mod zones;

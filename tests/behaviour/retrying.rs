@@ -67,7 +67,8 @@ fn attempts_used_up_end_as_failed(it: Sandbox) {
 
 fn a_busy_channel_is_left_alone_and_costs_no_attempt(it: Sandbox) {
     for (name, status) in [("slow_down", 429), ("down", 503)] {
-        let endpoint = Endpoint::new(move |request| if request.nth == 1 { Cue::Busy(status, 2) } else { Cue::Accept });
+        let endpoint =
+            Endpoint::new(move |request| if request.nth == 1 { Cue::Busy(status, 2) } else { Cue::Accept });
         it.configure("", &endpoint.channel(name, "concurrency = 1"));
         let task = it.database.task(name, ["ann", "bob"]);
         it.call("run").done().exits(0);
@@ -78,10 +79,13 @@ fn a_busy_channel_is_left_alone_and_costs_no_attempt(it: Sandbox) {
         it.run();
         assert_eq!(endpoint.requests(), asked, "the channel is held");
         it.call(&format!("run --task-id {task}")).done().exits(1).says(&[name]);
-        let held = format!("SELECT COUNT(*) FROM batch_pace WHERE next_at > {}", match it.database.engine {
-            crate::support::Engine::Sqlite => format!("{} * 1000", it.database.moment(0)),
-            crate::support::Engine::MySql => "NOW(6)".into(),
-        });
+        let held = format!(
+            "SELECT COUNT(*) FROM batch_pace WHERE next_at > {}",
+            match it.database.engine {
+                crate::support::Engine::Sqlite => format!("{} * 1000", it.database.moment(0)),
+                crate::support::Engine::MySql => "NOW(6)".into(),
+            }
+        );
         wait_until("the hold to end", 10, || it.database.number(&held) == 0);
         for _ in 0..3 {
             it.call("run").done().exits(0);

@@ -40,7 +40,10 @@ fn four_sent_and_nothing_held(it: &Sandbox, task: u64, endpoint: &Endpoint) {
     check(it, task, endpoint);
     assert_eq!(it.database.count(task, "sent"), 4, "{:?}", it.database.counts(task));
     assert_eq!(it.database.count(task, "pending"), 36, "{:?}", it.database.counts(task));
-    let held = format!("SELECT COUNT(*) FROM batch_task WHERE id = {task} AND lock_until > {}", it.database.moment(0));
+    let held = format!(
+        "SELECT COUNT(*) FROM batch_task WHERE id = {task} AND lock_until > {}",
+        it.database.moment(0)
+    );
     assert_eq!(it.database.number(&held), 0, "the lease is given back");
 }
 
@@ -133,10 +136,8 @@ fn a_cancel_stops_a_run_for_good(it: Sandbox) {
 
 fn an_expiry_stops_a_run(it: Sandbox) {
     let (endpoint, task, run) = in_flight(&it, "run");
-    it.database.execute(&format!(
-        "UPDATE batch_task SET expires_at = {} WHERE id = {task}",
-        it.database.moment(-1)
-    ));
+    it.database
+        .execute(&format!("UPDATE batch_task SET expires_at = {} WHERE id = {task}", it.database.moment(-1)));
     wait_until("the rest to be given back", 20, || it.database.count(task, "processing") == 0);
     endpoint.tell();
     let run = run.wait();

@@ -234,7 +234,9 @@ impl Database {
     /// For the rows it is later than every lease and claim of the task; nobody had to wait for it.
     pub fn claims_end(&self, task: u64) {
         let past = self.moment(-1);
-        self.execute(&format!("UPDATE batch_task SET lock_until = {past} WHERE id = {task} AND lock_until IS NOT NULL"));
+        self.execute(&format!(
+            "UPDATE batch_task SET lock_until = {past} WHERE id = {task} AND lock_until IS NOT NULL"
+        ));
         self.execute(&format!(
             "UPDATE batch_task_target SET claim_until = {past} WHERE task_id = {task} AND claim_until IS NOT NULL"
         ));

@@ -43,7 +43,6 @@ struct State {
     accepted: Vec<Request>,
     all: Vec<Request>,
     seen: BTreeMap<String, usize>,
-    connections: usize,
     /// Requests that wait to be told.
     waiting: usize,
     told: bool,
@@ -79,7 +78,6 @@ impl Endpoint {
                     break;
                 }
                 let Ok(stream) = stream else { continue };
-                server.state().connections += 1;
                 let server = Arc::clone(&server);
                 // A client that was killed breaks off anywhere.
                 std::thread::spawn(move || drop(converse(&server, stream)));
@@ -127,13 +125,14 @@ impl Endpoint {
         self.shared.state().all.clone()
     }
 
+    /// Takes these into the ledger.
+    pub fn remember(&self, accepted: impl Iterator<Item = Request>) {
+        self.shared.state().accepted.extend(accepted);
+    }
+
     /// Requests read, whatever became of them.
     pub fn requests(&self) -> usize {
         self.shared.state().all.len()
-    }
-
-    pub fn connections(&self) -> usize {
-        self.shared.state().connections
     }
 }
 

@@ -17,7 +17,11 @@ impl Gate {
 
     /// Whoever takes the lease of a task waits.
     pub fn on_lease(database: &Database) -> Self {
-        Self::new(database, "batch_task", "NEW.lock_token IS NOT NULL AND NOT NEW.lock_token <=> OLD.lock_token")
+        Self::new(
+            database,
+            "batch_task",
+            "NEW.lock_token IS NOT NULL AND NOT NEW.lock_token <=> OLD.lock_token",
+        )
     }
 
     fn new(database: &Database, table: &str, condition: &str) -> Self {

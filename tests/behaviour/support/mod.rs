@@ -9,11 +9,11 @@ pub mod process;
 pub mod sandbox;
 pub mod server;
 
-pub use checker::{check, finish, settle_within, unknown_at_most};
+pub use checker::{check, finish, unknown_at_most};
 pub use database::{Database, Engine};
-pub use endpoint::{Cue, Endpoint, FullHouse, Request};
+pub use endpoint::{Cue, Endpoint, FullHouse};
 pub use gate::Gate;
-pub use process::{Finished, Process, wait_until};
+pub use process::{Process, wait_until};
 pub use sandbox::Sandbox;
 
 /// Each story becomes two tests, `sqlite::story` and `mysql::story`; those on MySQL are ignored unless asked

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -50,10 +50,6 @@ impl Sandbox {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
     }
 
     /// Writes the configuration: keys of `[run]`, and the channels.
@@ -123,11 +119,6 @@ impl Call<'_> {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
-        self
-    }
-
-    pub fn without_env(mut self, name: &str) -> Self {
-        self.command.env_remove(name);
         self
     }
 
