@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::target::TargetId;
 use crate::task::{TaskId, When};
@@ -23,6 +23,19 @@ pub struct Cli {
 
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+impl Cli {
+    /// Flags of `run` stand after it, or alone; before another subcommand they would silently mean nothing.
+    pub fn check_placement(&self) -> Result<(), clap::Error> {
+        if self.command.is_none() || self.run == RunArgs::default() {
+            return Ok(());
+        }
+        Err(Self::command().error(
+            clap::error::ErrorKind::ArgumentConflict,
+            "flags of `run` stand after `run`, or alone without a subcommand",
+        ))
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -382,7 +395,6 @@ fn until(text: &str) -> Result<Until, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound_and_every_flag_has_help() {

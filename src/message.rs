@@ -43,6 +43,13 @@ pub struct TargetPart {
 }
 
 impl Message {
+    /// The public form: JSON on one line, the line break included.
+    pub fn line(&self) -> Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self).context("the message has no JSON form")?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
     /// Hash of what the recipient would get, for the byte-identical resend of a target in doubt. The attempt is no part of it.
     pub fn hash(&self) -> [u8; 16] {
         let body = self.body.as_ref().map_or("", |body| body.get());
@@ -192,6 +199,7 @@ mod tests {
             lease: None,
             early: false,
             expired: false,
+            held_until: None,
         }
     }
 

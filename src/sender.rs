@@ -7,6 +7,8 @@ pub mod http;
 
 use std::time::Duration;
 
+use anyhow::Result;
+
 use crate::message::Message;
 use crate::moment::Moment;
 
@@ -16,6 +18,25 @@ pub trait Sender: Send + Sync {
     /// [`Outcome::Unknown`]. It looks at `until` once more right before the first byte leaves, and past it
     /// sends nothing ([`Outcome::too_late`]): the run may have been stopped since the target was begun.
     fn send(&self, message: &Message, until: Moment) -> Outcome;
+}
+
+/// A kind of channel and its own settings.
+pub enum Kind {
+    Http(http::Settings),
+    Exec(exec::Settings),
+    File(file::Settings),
+}
+
+impl Kind {
+    /// The sender: ready, nothing sent, connected to nothing. `timeout` is of one exchange, `concurrency` how many of them are
+    /// in flight at once. Errors are about the settings.
+    pub fn open(&self, timeout: Duration, concurrency: usize) -> Result<Box<dyn Sender>> {
+        Ok(match self {
+            Self::Http(settings) => Box::new(http::Http::open(settings, timeout, concurrency)?),
+            Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
+            Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
+        })
+    }
 }
 
 /// What a channel said of one message. Reasons are for people: short, without secrets.

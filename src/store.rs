@@ -469,6 +469,9 @@ pub trait Desk {
     /// newer database.
     fn migrate(&mut self, patience: Duration) -> Result<Migrated>;
 
+    /// Drops every table of this prefix: for the demo's own.
+    fn drop_tables(&mut self) -> Result<()>;
+
     /// A new task, in draft.
     fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId>;
 

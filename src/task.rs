@@ -30,6 +30,8 @@ pub struct Task {
     pub early: bool,
     /// By the database's clock: `expires_at` has passed.
     pub expired: bool,
+    /// Its channel is left alone until then (`batch_pace`); `None` when that has passed.
+    pub held_until: Option<DateTime<Utc>>,
 }
 
 /// Who holds a task, for people: the promise rests on the token, never on these words.

@@ -1,5 +1,6 @@
 -- The same tables as migrations/mysql, in SQLite's words. Times are milliseconds since 1970 UTC (pace.next_at: microseconds).
--- AUTOINCREMENT: an id given again would repeat an idempotency key.
+-- AUTOINCREMENT: an id given again would repeat an idempotency key. julianday: an application's SQLite may be too old for
+-- unixepoch('subsec').
 
 CREATE TABLE IF NOT EXISTS {prefix}task (
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -21,7 +22,7 @@ CREATE TABLE IF NOT EXISTS {prefix}task (
   sent_count    INTEGER NULL,
   failed_count  INTEGER NULL,
   unknown_count INTEGER NULL,
-  created_at    INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+  created_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
   started_at    INTEGER NULL,
   finished_at   INTEGER NULL
 ) STRICT;
@@ -66,7 +67,7 @@ CREATE TABLE IF NOT EXISTS {prefix}installation (
 
 CREATE TABLE IF NOT EXISTS {prefix}audit (
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
-  at            INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+  at            INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
   who           TEXT NOT NULL,
   what          TEXT NOT NULL,
   task_id       INTEGER NOT NULL,

@@ -66,6 +66,9 @@ impl Desk for MySql {
     fn migrate(&mut self, patience: Duration) -> Result<Migrated> {
         unimplemented!()
     }
+    fn drop_tables(&mut self) -> Result<()> {
+        unimplemented!()
+    }
     fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId> {
         unimplemented!()
     }

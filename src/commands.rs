@@ -1,0 +1,72 @@
+//! From the subcommand to its file: opens the configuration and the database, and hands them over. What the operator types is
+//! in commands/, one file each.
+
+mod ask;
+mod demo;
+mod import;
+mod migrate;
+mod output;
+mod resolve;
+mod retry;
+mod run;
+mod status;
+mod targets;
+mod task;
+
+use anyhow::{Error, Result};
+use uuid::Uuid;
+
+use crate::cli::{Cli, Command};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::store::{Database, Desk, Store, migrations};
+use crate::task::TaskId;
+use crate::trouble::Trouble;
+
+pub fn run(cli: &Cli) -> Result<Exit> {
+    if let Some(Command::Demo(args)) = &cli.command {
+        return demo::run(args, &cli.global);
+    }
+    let run_args = match &cli.command {
+        Some(Command::Run(args)) => args,
+        _ => &cli.run,
+    };
+    let config = Config::load(&cli.global, run_args.budget)?;
+    let database = Database::open(&config.database_url, &config.table_prefix, config.run.claim)?;
+    if let Some(Command::Migrate(args)) = &cli.command {
+        return output::to_stdout(|out| migrate::run(args, &config, &database, out));
+    }
+    let opened = || -> Result<Box<dyn Store>> {
+        let mut store = database.store()?;
+        installation(&mut *store)?;
+        Ok(store)
+    };
+    output::to_stdout(|out| match &cli.command {
+        None | Some(Command::Run(_)) => run::run(&config, &database, run_args, out),
+        Some(Command::Task(command)) => task::run(command, &config, &mut *opened()?, out),
+        Some(Command::Status(args)) => status::run(args, &mut *opened()?, out),
+        Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
+        Some(Command::Resolve(args)) => resolve::run(args, &config, &mut *opened()?, out),
+        Some(Command::Retry(args)) => retry::run(args, &config, &mut *opened()?, out),
+        Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
+    })
+}
+
+/// Whose database this is, when its tables are at our version; else the sentence that says what to do.
+fn installation(store: &mut dyn Desk) -> Result<Uuid> {
+    let schema = store.schema()?;
+    let (found, ours) = (schema.version, migrations::VERSION);
+    let sentence = match schema.installation {
+        Some(installation) if found == ours => return Ok(installation),
+        _ if found == 0 => "the tables are not there yet: run `batch-send migrate`".to_owned(),
+        _ if found > ours => {
+            format!("the tables are at version {found}, this batch-send knows {ours}: install a newer batch-send")
+        }
+        _ => format!("the tables are at version {found}, this batch-send needs {ours}: run `batch-send migrate`"),
+    };
+    Err(Error::new(Trouble::usage(sentence)))
+}
+
+fn no_such_task(id: TaskId) -> Error {
+    Error::new(Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")))
+}

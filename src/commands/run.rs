@@ -1,0 +1,554 @@
+//! One run: what cron starts every minute, what a person starts for one task, and the dry run. Opens things, leases tasks and hands
+//! them to delivery.rs; says at the end what a person must know.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Error, Result, anyhow};
+use uuid::Uuid;
+
+use crate::cli::RunArgs;
+use crate::config::{Channel, Config};
+use crate::delivery::{self, Ended, Orders, Quota, Served, Tally};
+use crate::exit::Exit;
+use crate::journal::{self, Journal};
+use crate::lock::{Locking, RunLock};
+use crate::message::Renderer;
+use crate::moment::Moment;
+use crate::sender::Sender;
+use crate::stop::Stop;
+use crate::store::{Closed, Database, Lease, Leasing, Relay, Settled, Store, Terms};
+use crate::task::{Task, TaskId, TaskStatus, show_time};
+use crate::trouble::Trouble;
+use crate::who;
+
+/// By how much our own deadlines come before the database's.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// A holder of the lock that is so much older than it may be is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Targets that a dry run shows of each task.
+const SHOWN: usize = 10;
+
+pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn Write) -> Result<Exit> {
+    if args.dry_run {
+        return dry_run(config, database, args, out);
+    }
+    config.make_dirs()?;
+    let longest = config.channels.values().map(|channel| channel.timeout).max().unwrap_or_default();
+    let stop = Stop::new(config.run.budget, longest);
+    stop.on_signals()?;
+    match args.task_id {
+        Some(task) => one_task(config, database, args, task, &stop),
+        None => every_due_task(config, database, args, &stop, longest),
+    }
+}
+
+/// The cron run.
+fn every_due_task(config: &Config, database: &Database, args: &RunArgs, stop: &Stop, longest: Duration) -> Result<Exit> {
+    let path = lock_path(&config.lock_dir, database);
+    let lock = match RunLock::acquire(&path, Moment::now() + config.run.budget + longest + STUCK)? {
+        Locking::Ours(lock) => Arc::new(lock),
+        Locking::Busy(Some(holder)) if holder.end.passed() => {
+            return Err(anyhow!(
+                "the run with pid {} holds {} since {} minutes and is past its end: look at it, and kill it if it hangs",
+                holder.pid,
+                path.display(),
+                holder.since.elapsed().as_secs() / 60
+            ));
+        }
+        Locking::Busy(_) => return Ok(Exit::Done),
+    };
+    let mut store = database.store()?;
+    let installation = super::installation(&mut *store)?;
+    let mut report = Report::default();
+    replay(config, &mut *store, installation, &mut report)?;
+    recover(&mut *store, None, &mut report)?;
+    let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
+    for stray in store.strays(&known)? {
+        let (task, channel) = (stray.task, &stray.channel);
+        if stray.paused {
+            report.paused(task, &format!("no configuration that serves it knows channel {channel}"));
+        } else {
+            log::info!("skipped task={task}: channel {channel} is not in this host's configuration");
+        }
+    }
+
+    let mut first = Vec::new();
+    let mut taken: Vec<TaskId> = Vec::new();
+    while first.len() < config.run.lanes
+        && let Some(task) = store.due(&known, &taken)?
+    {
+        taken.push(task.id);
+        first.push(task);
+    }
+    if first.is_empty() {
+        return Ok(report.exit());
+    }
+    let journal = Journal::create(&config.state_dir, installation)?;
+    let run = Run::new(config, installation, stop, args.limit, &journal);
+    let mut first = first.into_iter();
+    let own = first.next();
+    std::thread::scope(|scope| {
+        let others: Vec<_> = first
+            .map(|task| {
+                let (run, known, mut lock) = (&run, &known, Some(Arc::clone(&lock)));
+                scope.spawn(move || {
+                    let mut report = Report::default();
+                    match database.store() {
+                        Ok(mut store) => run.lane(&mut *store, known, task, &mut lock, &mut report),
+                        Err(error) => report.fail(error.context("open a lane's connection")),
+                    }
+                    report
+                })
+            })
+            .collect();
+        if let Some(task) = own {
+            run.lane(&mut *store, &known, task, &mut Some(lock), &mut report);
+        }
+        for lane in others {
+            match lane.join() {
+                Ok(other) => report.add(other),
+                Err(_) => report.fail(anyhow!("a lane panicked; what it had in flight will be unknown")),
+            }
+        }
+    });
+    drop(run);
+    finish(journal, &mut report);
+    report.end()
+}
+
+/// `--task-id`: the lease excludes, not the lock file, so that cron goes on beside it.
+fn one_task(config: &Config, database: &Database, args: &RunArgs, id: TaskId, stop: &Stop) -> Result<Exit> {
+    let mut store = database.store()?;
+    let installation = super::installation(&mut *store)?;
+    let mut report = Report::default();
+    replay(config, &mut *store, installation, &mut report)?;
+    let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
+    recover(&mut *store, Some(id), &mut report)?;
+    if task.status == TaskStatus::Finished {
+        return report.end();
+    }
+    if let Some(refusal) = refusal(&task, args.force, config) {
+        return Err(anyhow!("task {id} {refusal}"));
+    }
+    let journal = Journal::create(&config.state_dir, installation)?;
+    let run = Run::new(config, installation, stop, args.limit, &journal);
+    let channel = run.channel(&task)?;
+    match store.lease(id, &run.terms(channel), args.force)? {
+        Leasing::Ours(lease) => {
+            run.serve(&mut *store, &task, channel, lease, &mut |_| Ok(false), &mut || {}, &mut report);
+        }
+        Leasing::Held { owner, .. } => {
+            report.fail(Error::new(Trouble::try_later(format!(
+                "task {id} is held by {owner}: wait for it, or go beside it with --force"
+            ))));
+        }
+        Leasing::Closed(why) => report.fail(anyhow!("task {id} {why}")),
+    }
+    drop(run);
+    finish(journal, &mut report);
+    report.end()
+}
+
+/// Why a task that a person asked for cannot be run now.
+fn refusal(task: &Task, force: bool, config: &Config) -> Option<String> {
+    let id = task.id;
+    match task.status {
+        TaskStatus::Draft => return Some(format!("is a draft: `batch-send task start {id}` lets it be sent")),
+        TaskStatus::Cancelled => return Some("is cancelled, for good".into()),
+        TaskStatus::Paused if !force => {
+            let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(" ({reason})"));
+            return Some(format!("is paused{reason}: `batch-send task resume {id}`, or --force to run it all the same"));
+        }
+        TaskStatus::Pending | TaskStatus::Paused | TaskStatus::Finished => {}
+    }
+    if task.expired {
+        return Some(format!("has expired: `batch-send task resume {id} --until TIME` gives it a new end"));
+    }
+    if task.early && !force {
+        let at = task.scheduled_at.as_ref().map_or(String::new(), show_time);
+        return Some(format!("is scheduled for {at}: --force runs it now"));
+    }
+    if let Some(until) = &task.held_until {
+        return Some(format!("waits: channel {} is held until {}", task.channel, show_time(until)));
+    }
+    (!config.channels.contains_key(&task.channel))
+        .then(|| format!("uses channel {}, which this host's configuration does not have", task.channel))
+}
+
+/// What would be sent, and to whom. Writes nothing.
+fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn Write) -> Result<Exit> {
+    let mut store = database.store()?;
+    let installation = super::installation(&mut *store)?;
+    let most = args.limit.map_or(SHOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    if let Some(id) = args.task_id {
+        let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
+        let Some(channel) = config.channels.get(&task.channel) else {
+            return Err(anyhow!("task {id} uses channel {}, which this host's configuration does not have", task.channel));
+        };
+        return show(&mut *store, installation, &task, channel, most, out);
+    }
+    let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
+    let mut shown = Vec::new();
+    let mut exit = Exit::Done;
+    while let Some(task) = store.due(&known, &shown)? {
+        shown.push(task.id);
+        if let Some(channel) = config.channels.get(&task.channel)
+            && show(&mut *store, installation, &task, channel, most, out)? != Exit::Done
+        {
+            exit = Exit::Trouble;
+        }
+    }
+    Ok(exit)
+}
+
+fn show(
+    store: &mut dyn Store,
+    installation: Uuid,
+    task: &Task,
+    channel: &Channel,
+    most: usize,
+    out: &mut dyn Write,
+) -> Result<Exit> {
+    let renderer = Renderer::new(installation, task, channel.body.as_ref());
+    let mut exit = Exit::Done;
+    for target in store.peek(task.id, most)? {
+        match renderer.render(&target) {
+            Ok(message) => writeln!(out, "{}", serde_json::to_string(&message)?)?,
+            Err(error) => {
+                log::error!("task {}, target {}: {error:#}", task.id, target.id);
+                exit = Exit::Trouble;
+            }
+        }
+    }
+    Ok(exit)
+}
+
+/// Of one database and prefix: two installations on a host do not stop each other.
+fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
+    let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, database.identity().as_bytes()).simple().to_string();
+    dir.join(format!("batch-send-{}.lock", &hash[..16]))
+}
+
+fn replay(config: &Config, store: &mut dyn Store, installation: Uuid, report: &mut Report) -> Result<()> {
+    let settled = journal::replay(&config.state_dir, installation, &mut |answers| store.settle(answers))?;
+    if settled.written > 0 {
+        log::info!("replayed {} answers of a run that could not write them", settled.written);
+    }
+    report.settled(&settled);
+    Ok(())
+}
+
+fn recover(store: &mut dyn Store, only: Option<TaskId>, report: &mut Report) -> Result<()> {
+    let recovered = store.recover(only)?;
+    if recovered.pending + recovered.unknown > 0 {
+        log::info!("recovered pending={} unknown={}", recovered.pending, recovered.unknown);
+    }
+    for task in recovered.doubtful {
+        report.doubtful(task, "the run that sent them died before the answers were written");
+    }
+    for (task, reason) in recovered.paused {
+        report.paused(task, &reason);
+    }
+    for task in recovered.reopened {
+        log::info!("reopened task={task}: an open target turned up after it was finished");
+    }
+    Ok(())
+}
+
+fn finish(journal: Journal, report: &mut Report) {
+    match journal.finish() {
+        Ok(0) => {}
+        Ok(owed) => log::warn!("{owed} answers wait in the journal in state_dir; the next run writes them"),
+        Err(error) => report.fail(error),
+    }
+}
+
+/// What the lanes of a run share.
+struct Run<'a> {
+    config: &'a Config,
+    installation: Uuid,
+    host: String,
+    stop: &'a Stop,
+    quota: Quota,
+    journal: &'a Journal,
+    channels: BTreeMap<&'a str, Open<'a>>,
+    tallies: Mutex<HashMap<TaskId, Tally>>,
+    /// Found empty, or not to be served here: not again in this run.
+    left_alone: Mutex<Vec<TaskId>>,
+}
+
+/// A channel, and its sender once somebody needed it.
+struct Open<'a> {
+    channel: &'a Channel,
+    sender: OnceLock<Result<Box<dyn Sender>, String>>,
+}
+
+impl Open<'_> {
+    fn sender(&self) -> Result<&dyn Sender> {
+        match self.sender.get_or_init(|| self.channel.sender().map_err(|error| format!("{error:#}"))) {
+            Ok(sender) => Ok(&**sender),
+            Err(error) => Err(Error::new(Trouble::usage(error.clone()))),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(config: &'a Config, installation: Uuid, stop: &'a Stop, limit: Option<u64>, journal: &'a Journal) -> Self {
+        let channels = config.channels.iter().map(|(name, channel)| {
+            (name.as_str(), Open { channel, sender: OnceLock::new() })
+        });
+        Self {
+            config,
+            installation,
+            host: who::host(),
+            stop,
+            quota: Quota::new(limit),
+            journal,
+            channels: channels.collect(),
+            tallies: Mutex::default(),
+            left_alone: Mutex::default(),
+        }
+    }
+
+    /// Serves `task`, then whatever is due next, until nothing is or the run ends.
+    fn lane(
+        &self,
+        store: &mut dyn Store,
+        known: &[&str],
+        task: Task,
+        lock: &mut Option<Arc<RunLock>>,
+        report: &mut Report,
+    ) {
+        let mut next = Some(task);
+        while let Some(task) = next.take() {
+            if let Err(error) = self.turn(store, known, &task, lock, report) {
+                report.fail(error);
+                self.leave_alone(task.id);
+            }
+            if self.stop.asked() || self.quota.spent() || report.lost_database {
+                return;
+            }
+            let left_alone = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match store.due(known, &left_alone) {
+                Ok(due) => next = due,
+                Err(error) => report.fail(error.context("look for the next due task")),
+            }
+        }
+    }
+
+    /// One task, for as long as its turn lasts.
+    fn turn(
+        &self,
+        store: &mut dyn Store,
+        known: &[&str],
+        task: &Task,
+        lock: &mut Option<Arc<RunLock>>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let channel = self.channel(task)?;
+        let lease = match store.lease(task.id, &self.terms(channel), false)? {
+            Leasing::Ours(lease) => lease,
+            Leasing::Held { owner, .. } => {
+                log::debug!("task={} is held by {owner}", task.id);
+                return Ok(());
+            }
+            Leasing::Closed(why) => {
+                log::debug!("task={} {why}", task.id);
+                return Ok(());
+            }
+        };
+        let began = Moment::now();
+        let mut turn_over = |store: &mut dyn Relay| {
+            if began.elapsed() < self.config.run.turn {
+                return Ok(false);
+            }
+            let mut besides = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            besides.push(task.id);
+            Ok(store.due(known, &besides)?.is_some_and(|other| other.priority >= task.priority))
+        };
+        // Once this lane begins nothing more, the next minute's run may start beside what is still in flight.
+        let mut last_begun = || {
+            if self.stop.asked() {
+                lock.take();
+            }
+        };
+        self.serve(store, task, channel, lease, &mut turn_over, &mut last_begun, report);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn serve(
+        &self,
+        store: &mut dyn Store,
+        task: &Task,
+        channel: &Open<'_>,
+        mut lease: Lease,
+        turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>,
+        last_begun: &mut dyn FnMut(),
+        report: &mut Report,
+    ) {
+        let sender = match channel.sender() {
+            Ok(sender) => sender,
+            Err(error) => {
+                report.fail(error);
+                self.leave_alone(task.id);
+                return close(store, lease, task.id, report);
+            }
+        };
+        let settings = channel.channel;
+        let renderer = Renderer::new(self.installation, task, settings.body.as_ref());
+        let orders = Orders {
+            channel: &settings.name,
+            sender,
+            policy: &settings.policy,
+            render: &|target| renderer.render(target),
+            concurrency: settings.concurrency,
+            ahead: settings.ahead,
+            batch: self.config.run.batch_size,
+            host: &self.host,
+            stop: self.stop,
+            quota: &self.quota,
+            journal: self.journal,
+        };
+        let mut tally =
+            self.tallies.lock().unwrap_or_else(PoisonError::into_inner).remove(&task.id).unwrap_or_default();
+        log::info!("leased task={} channel={}", task.id, settings.name);
+        let served = delivery::serve(store, &mut lease, &orders, &mut tally, turn_over, last_begun);
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner).insert(task.id, tally);
+        let idle = served.begun == 0 && served.refused == 0;
+        if idle || matches!(served.ended, Some(Ended::Held(_))) {
+            self.leave_alone(task.id);
+        }
+        report.served(task.id, served);
+        close(store, lease, task.id, report);
+    }
+
+    fn channel(&self, task: &Task) -> Result<&Open<'a>> {
+        self.channels.get(task.channel.as_str()).with_context(|| format!("channel {} is not configured", task.channel))
+    }
+
+    fn leave_alone(&self, task: TaskId) {
+        self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    fn terms(&self, open: &Open<'_>) -> Terms {
+        let channel = open.channel;
+        // With targets begun ahead, the last of them waits for its worker.
+        let waits = channel.ahead.div_ceil(channel.concurrency) as u32;
+        Terms {
+            owner: who::process(),
+            lease: self.config.run.lease,
+            send: channel.timeout * (1 + waits),
+            margin: MARGIN,
+            dedupe: channel.policy.idempotent_for,
+        }
+    }
+}
+
+fn close(store: &mut dyn Store, lease: Lease, task: TaskId, report: &mut Report) {
+    if report.lost_database {
+        // The lease ends by itself.
+        return;
+    }
+    match store.close(lease) {
+        Ok(Closed::Finished) => log::info!("finished task={task}"),
+        Ok(Closed::Paused(reason)) => report.paused(task, &reason),
+        Ok(Closed::Open | Closed::Lost) => {}
+        Err(error) => report.fail(error.context(format!("close task {task}"))),
+    }
+}
+
+/// What the run has to tell at its end.
+#[derive(Default)]
+struct Report {
+    for_a_person: bool,
+    lost_database: bool,
+    failure: Option<Error>,
+}
+
+impl Report {
+    /// The first failure is the one to tell; the others are most likely its consequences.
+    fn fail(&mut self, error: Error) {
+        match self.failure {
+            None => self.failure = Some(error),
+            Some(_) => log::info!("also: {error:#}"),
+        }
+    }
+
+    fn paused(&mut self, task: TaskId, reason: &str) {
+        self.for_a_person = true;
+        log::warn!("task {task} is paused: {reason}; `batch-send task resume {task}` lets it go on");
+    }
+
+    fn doubtful(&mut self, task: TaskId, reason: &str) {
+        self.for_a_person = true;
+        log::warn!(
+            "task {task} has unknown targets ({reason}): see them with `batch-send targets {task} --status unknown`, \
+             settle them with `batch-send resolve {task}`"
+        );
+    }
+
+    fn settled(&mut self, settled: &Settled) {
+        if !settled.fenced.is_empty() {
+            log::info!("fenced targets={:?}: settled by others meanwhile", settled.fenced);
+        }
+        if !settled.duplicates.is_empty() {
+            self.for_a_person = true;
+            log::warn!(
+                "targets {:?} were accepted by an attempt that had been given up, and another was made: they may have \
+                 got the message twice; batch_audit has it",
+                settled.duplicates
+            );
+        }
+    }
+
+    fn served(&mut self, task: TaskId, served: Served) {
+        log::info!(
+            "served task={task} begun={} sent={} failed={} retry={} unknown={} returned={} refused={} late={} ended={:?}",
+            served.begun,
+            served.sent,
+            served.failed,
+            served.retry,
+            served.unknown,
+            served.returned,
+            served.refused,
+            served.settled.late,
+            served.ended
+        );
+        self.settled(&served.settled);
+        if served.unknown > 0 {
+            self.doubtful(task, &format!("{} sends without a clear answer", served.unknown));
+        }
+        if let Some(Ended::Paused(reason)) = &served.ended {
+            self.paused(task, reason);
+        }
+        if let Some(error) = served.failure {
+            self.lost_database = true;
+            self.fail(error);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.for_a_person |= other.for_a_person;
+        if let Some(error) = other.failure {
+            self.fail(error);
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        if self.for_a_person { Exit::ForAPerson } else { Exit::Done }
+    }
+
+    fn end(mut self) -> Result<Exit> {
+        match self.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(self.exit()),
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! Working through one leased task: all control flow of sending is here. The lane's thread speaks to the database, worker
+//! threads speak to the channel; a target crosses to a worker as a value and comes back with its outcome.
+//! Which task comes next, and what the process does around it, is commands/run.rs.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread::Scope;
+use std::time::Duration;
+
+use anyhow::{Error, Result};
+
+use crate::journal::Journal;
+use crate::message::Message;
+use crate::moment::Moment;
+use crate::sender::{Outcome, Sender, Toll};
+use crate::settlement::{self, HOLD_AFTER_UNREACHED, Policy, STOP_AFTER_REJECTED};
+use crate::stop::Stop;
+use crate::store::{Answer, Claimed, Hold, InFlight, Lease, Relay, Settled, Settlement, Standing, Unwritten};
+use crate::target::Target;
+
+/// How often the lease is renewed, and with it the look at whether somebody paused or cancelled.
+const RENEWAL: Duration = Duration::from_secs(1);
+
+/// How long the lane waits for an answer before it looks at signals and the budget again.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A claim holds about so much sending: what is claimed and cannot be sent soon is held back from other runs for nothing.
+const CLAIM_SPAN: Duration = Duration::from_secs(2);
+
+/// What a lane works with, for one task.
+pub struct Orders<'a> {
+    /// The channel's name.
+    pub channel: &'a str,
+    pub sender: &'a dyn Sender,
+    pub policy: &'a Policy,
+    pub render: &'a dyn Fn(&Target) -> Result<Message>,
+    /// Sends in flight at once.
+    pub concurrency: usize,
+    /// How many targets more than idle workers may be begun.
+    pub ahead: usize,
+    /// Largest claim.
+    pub batch: usize,
+    /// This host, for the reason of a pause.
+    pub host: &'a str,
+    pub stop: &'a Stop,
+    pub quota: &'a Quota,
+    pub journal: &'a Journal,
+}
+
+/// How many targets this run may still begin (`--limit`), shared by its lanes.
+#[derive(Debug)]
+pub struct Quota(AtomicU64);
+
+impl Quota {
+    pub fn new(most: Option<u64>) -> Self {
+        Self(AtomicU64::new(most.unwrap_or(u64::MAX)))
+    }
+
+    /// Takes up to `most` of what is left.
+    fn take(&self, most: usize) -> usize {
+        let most = most as u64;
+        let take = |left: u64| Some(left - most.min(left));
+        let before =
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or_else(|left| left);
+        most.min(before) as usize
+    }
+
+    /// Gives back what was taken and not begun.
+    fn give(&self, back: usize) {
+        let add = |left: u64| Some(left.saturating_add(back as u64));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    pub fn spent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Why the work on a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing is left that can be sent now.
+    Drained,
+    /// Its turn is over, and others wait.
+    Yielded,
+    /// The run begins nothing more: a signal, the budget, the limit.
+    Stopped,
+    /// Somebody paused or cancelled the task, or it expired.
+    Halted,
+    /// Another run has the lease.
+    Lost,
+    /// The channel wants to be left alone, or cannot be reached.
+    Held(Duration),
+    /// We paused the task, for this reason.
+    Paused(String),
+}
+
+/// What came of the work on a task, as the run saw it.
+#[derive(Debug, Default)]
+pub struct Served {
+    pub begun: u64,
+    pub sent: u64,
+    pub failed: u64,
+    pub retry: u64,
+    pub unknown: u64,
+    pub returned: u64,
+    /// Never begun: no message could be made of them.
+    pub refused: u64,
+    pub settled: Settled,
+    pub ended: Option<Ended>,
+    /// The database failed us; everything that was in flight is written or in the journal.
+    pub failure: Option<Error>,
+}
+
+/// What a run remembers of a task between its turns.
+#[derive(Debug, Default)]
+pub struct Tally {
+    accepted: bool,
+    rejected: u32,
+}
+
+/// Sends until nothing is left, or something ends it. `turn_over` is asked from time to time whether the lane should go to
+/// another task. Whatever happens, nothing is in flight when it returns, and every answer is in the database or the journal.
+pub fn serve(
+    store: &mut dyn Relay,
+    lease: &mut Lease,
+    orders: &Orders<'_>,
+    tally: &mut Tally,
+    turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>,
+    last_begun: &mut dyn FnMut(),
+) -> Served {
+    let pool = Pool::default();
+    std::thread::scope(|scope| {
+        // Also when this thread panics: workers that wait for ever would keep the process alive.
+        let _closing = Closing(&pool);
+        let (back, answered) = mpsc::channel();
+        let mut delivery = Delivery {
+            store,
+            lease,
+            orders,
+            tally,
+            pool: &pool,
+            stock: VecDeque::new(),
+            in_flight: 0,
+            workers: 0,
+            answers: Vec::new(),
+            owed: Vec::new(),
+            renewed: Moment::now(),
+            began: Moment::now(),
+            answered: 0,
+            dry: false,
+            unreached: 0,
+            held: None,
+            served: Served::default(),
+        };
+        delivery.work(scope, &back, &answered, turn_over, last_begun);
+        delivery.served
+    })
+}
+
+struct Delivery<'a> {
+    store: &'a mut dyn Relay,
+    lease: &'a mut Lease,
+    orders: &'a Orders<'a>,
+    tally: &'a mut Tally,
+    pool: &'a Pool,
+    /// Claimed, not begun.
+    stock: VecDeque<Claimed>,
+    /// Begun, not answered.
+    in_flight: usize,
+    workers: usize,
+    /// Answered, not written.
+    answers: Vec<Answer>,
+    /// In the journal, not written: the database failed us.
+    owed: Vec<Answer>,
+    renewed: Moment,
+    began: Moment,
+    answered: u64,
+    /// The last look found nothing to claim.
+    dry: bool,
+    /// Not reached, so many times in a row.
+    unreached: u32,
+    /// For how long the channel is held, as far as this lane knows.
+    held: Option<Duration>,
+    served: Served,
+}
+
+impl<'a> Delivery<'a> {
+    fn work<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        back: &Back<(InFlight, Outcome)>,
+        answered: &Receiver<(InFlight, Outcome)>,
+        turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>,
+        last_begun: &mut dyn FnMut(),
+    ) where
+        'a: 'scope,
+    {
+        // Runs that die while sending would otherwise make more unknowns each minute, for ever.
+        self.stop_after_unknowns();
+        loop {
+            if self.may_begin() {
+                self.begin(scope, back);
+            }
+            self.settle();
+            self.restock();
+            self.keep_up(turn_over);
+            if !self.may_begin() {
+                self.put_back();
+                last_begun();
+            }
+            if self.in_flight == 0 && self.answers.is_empty() && self.finished() {
+                return;
+            }
+            self.wait(answered);
+        }
+    }
+
+    /// Nothing is in flight: whether there is nothing to wait for either.
+    fn finished(&mut self) -> bool {
+        if !self.owed.is_empty() {
+            // As long as the run may live; what is left then is the journal's.
+            return self.orders.stop.end().passed();
+        }
+        if self.may_begin() && self.stock.is_empty() && self.dry {
+            self.end(Ended::Drained);
+        }
+        !self.may_begin()
+    }
+
+    fn may_begin(&self) -> bool {
+        self.served.ended.is_none() && self.served.failure.is_none()
+    }
+
+    /// The first reason stands, but a pause of ours outranks: a person must know of it.
+    fn end(&mut self, ended: Ended) {
+        if self.served.ended.is_none() || matches!(ended, Ended::Paused(_)) {
+            self.served.ended = Some(ended);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.served.failure.get_or_insert(error);
+    }
+
+    fn capacity(&self) -> usize {
+        (self.orders.concurrency + self.orders.ahead).saturating_sub(self.in_flight)
+    }
+
+    // ---- begin -------------------------------------------------------------------------------------------------
+
+    /// As many as there are idle workers, in one commit with the answers that have come.
+    fn begin<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, back: &Back<(InFlight, Outcome)>)
+    where
+        'a: 'scope,
+    {
+        let mut ready = Vec::new();
+        let mut refused = Vec::new();
+        let most = self.capacity();
+        while ready.len() < most {
+            let Some(claimed) = self.stock.pop_front() else { break };
+            let target = claimed.target();
+            if claimed.until().passed() {
+                // Too old to begin; recover will see to it.
+                self.orders.quota.give(1);
+            } else if target.in_doubt && target.attempts >= self.orders.policy.max_attempts {
+                refused.push((claimed, "attempts used up, and one of them may have been accepted".into()));
+            } else {
+                match (self.orders.render)(target) {
+                    Ok(message) => {
+                        let hash = self.orders.policy.idempotent_for.map(|_| message.hash());
+                        ready.push(claimed.ready(message, hash));
+                    }
+                    Err(error) => refused.push((claimed, format!("{error:#}"))),
+                }
+            }
+        }
+        self.refuse(refused);
+        if ready.is_empty() {
+            return;
+        }
+        if self.lease.until().passed() && !self.renew() {
+            // The lease ran out while this process stood still, and is not ours any more.
+            self.orders.quota.give(ready.len());
+            return self.release(ready.into_iter().map(|ready| ready.unsent()).collect());
+        }
+        let asked = ready.len();
+        let answers = std::mem::take(&mut self.answers);
+        match self.store.begin(self.lease, ready, answers) {
+            Ok(begun) => {
+                self.served.settled.add(begun.settled);
+                if !begun.fenced.is_empty() {
+                    log::info!(
+                        "fenced task={} targets={:?}: not ours any more",
+                        self.lease.task(),
+                        begun.fenced
+                    );
+                }
+                self.orders.quota.give(asked - begun.in_flight.len());
+                self.served.begun += begun.in_flight.len() as u64;
+                self.in_flight += begun.in_flight.len();
+                while self.workers < self.in_flight.min(self.orders.concurrency) {
+                    self.workers += 1;
+                    let (pool, sender, back) = (self.pool, self.orders.sender, back.clone());
+                    scope.spawn(move || pool.work(sender, &back));
+                }
+                self.pool.put(begun.in_flight);
+            }
+            Err(unwritten) => {
+                self.orders.quota.give(asked);
+                self.owe(unwritten);
+            }
+        }
+    }
+
+    fn refuse(&mut self, refused: Vec<(Claimed, String)>) {
+        if refused.is_empty() {
+            return;
+        }
+        let count = refused.len();
+        self.orders.quota.give(count);
+        for (claimed, reason) in &refused {
+            log::info!("refused task={} target={}: {reason}", self.lease.task(), claimed.target().id);
+        }
+        match self.store.refuse(self.lease, refused) {
+            Ok(written) => self.served.refused += written,
+            Err(error) => self.fail(error.context("write down targets that cannot be rendered")),
+        }
+    }
+
+    /// Claims the next batch while the workers are busy with the last. After settle: a returned target is pending again only then.
+    fn restock(&mut self) {
+        let most = self.orders.concurrency + self.orders.ahead;
+        if !self.may_begin() || self.dry || self.stock.len() >= most {
+            return;
+        }
+        let per_second = self.answered as f64 / self.began.elapsed().as_secs_f64().max(0.001);
+        let span = (per_second * CLAIM_SPAN.as_secs_f64()) as usize;
+        let batch = span.clamp(most.min(self.orders.batch), self.orders.batch);
+        let batch = self.orders.quota.take(batch.saturating_sub(self.stock.len()).max(1));
+        if batch == 0 {
+            if self.stock.is_empty() {
+                self.end(Ended::Stopped);
+            }
+            return;
+        }
+        match self.claim(batch) {
+            Ok(claimed) => {
+                self.orders.quota.give(batch - claimed.len());
+                self.dry = claimed.is_empty();
+                self.stock.extend(claimed);
+            }
+            Err(error) => {
+                self.orders.quota.give(batch);
+                self.fail(error.context(format!("claim targets of task {}", self.lease.task())));
+            }
+        }
+    }
+
+    /// Pending targets; when there are none, the retries that have become due.
+    fn claim(&mut self, batch: usize) -> Result<Vec<Claimed>> {
+        let claimed = self.store.claim(self.lease, batch)?;
+        if claimed.is_empty() && self.store.promote(self.lease)? > 0 {
+            return self.store.claim(self.lease, batch);
+        }
+        Ok(claimed)
+    }
+
+    fn put_back(&mut self) {
+        let rest: Vec<Claimed> = self.stock.drain(..).collect();
+        if !rest.is_empty() {
+            self.orders.quota.give(rest.len());
+            self.release(rest);
+        }
+    }
+
+    fn release(&mut self, rest: Vec<Claimed>) {
+        if let Err(error) = self.store.release(rest) {
+            self.fail(error.context("give back what was claimed and not begun"));
+        }
+    }
+
+    // ---- settle ------------------------------------------------------------------------------------------------
+
+    /// Waits for an answer, no longer than until the next look at the clock, and takes every other that has come.
+    fn wait(&mut self, answered: &Receiver<(InFlight, Outcome)>) {
+        let until_renewal = RENEWAL.saturating_sub(self.renewed.elapsed());
+        let mut next = if self.in_flight == 0 {
+            // Nothing can come. Only what is owed, or a returned target, is waited for.
+            if !self.owed.is_empty() {
+                std::thread::sleep(TICK);
+            }
+            Err(RecvTimeoutError::Timeout)
+        } else {
+            answered.recv_timeout(TICK.min(until_renewal))
+        };
+        while let Ok((in_flight, outcome)) = next {
+            self.hear(in_flight, outcome);
+            next = answered.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+        }
+    }
+
+    /// From what the channel said to what we write, and what it means for those that follow.
+    fn hear(&mut self, in_flight: InFlight, outcome: Outcome) {
+        self.in_flight -= 1;
+        self.answered += 1;
+        let task = self.lease.task();
+        log::debug!("answered task={task} target={}: {outcome:?}", in_flight.id());
+        let consequence = self.consequence(&outcome);
+        let (attempt, in_doubt) = (in_flight.attempt(), in_flight.in_doubt());
+        let settlement = settlement::settle(outcome, in_doubt, attempt, self.orders.policy, fastrand::f64());
+        self.count(&settlement);
+        self.lease.count(&settlement);
+        self.answers.push(in_flight.answer(task, settlement));
+        match consequence {
+            Consequence::None => self.stop_after_unknowns(),
+            Consequence::Hold(asked) => self.hold(asked),
+            Consequence::Pause(reason) => self.pause(reason),
+        }
+    }
+
+    fn consequence(&mut self, outcome: &Outcome) -> Consequence {
+        match outcome {
+            Outcome::Deferred { toll: Toll::Unreached, .. } => {
+                self.unreached += 1;
+                return if self.unreached >= HOLD_AFTER_UNREACHED {
+                    Consequence::Hold(None)
+                } else {
+                    Consequence::None
+                };
+            }
+            Outcome::Deferred { toll: Toll::Nothing, .. } => return Consequence::None,
+            _ => self.unreached = 0,
+        }
+        match outcome {
+            Outcome::Accepted { .. } => self.tally.accepted = true,
+            Outcome::Deferred { after, toll: Toll::Hold, .. } => return Consequence::Hold(*after),
+            Outcome::Unavailable { reason } => {
+                return Consequence::Pause(format!("channel unavailable on {}: {reason}", self.orders.host));
+            }
+            Outcome::Rejected { reason } if !self.tally.accepted => {
+                self.tally.rejected += 1;
+                if self.tally.rejected >= STOP_AFTER_REJECTED {
+                    let rejected = self.tally.rejected;
+                    return Consequence::Pause(format!(
+                        "{rejected} targets rejected and none accepted; the last: {reason}"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Consequence::None
+    }
+
+    fn count(&mut self, settlement: &Settlement) {
+        *match settlement {
+            Settlement::Sent { .. } => &mut self.served.sent,
+            Settlement::Failed { .. } => &mut self.served.failed,
+            Settlement::Retry { .. } => &mut self.served.retry,
+            Settlement::Unknown { .. } => &mut self.served.unknown,
+            Settlement::Returned { .. } => &mut self.served.returned,
+        } += 1;
+        // A returned target can be claimed again at once.
+        self.dry &= !matches!(settlement, Settlement::Returned { .. });
+    }
+
+    /// Writes what no begin has taken along.
+    fn settle(&mut self) {
+        if !self.answers.is_empty() {
+            let answers = std::mem::take(&mut self.answers);
+            match self.store.settle(answers) {
+                Ok(settled) => self.served.settled.add(settled),
+                Err(unwritten) => self.owe(unwritten),
+            }
+        } else if !self.owed.is_empty() {
+            let count = self.owed.len();
+            match self.store.settle(std::mem::take(&mut self.owed)) {
+                Ok(settled) => {
+                    self.served.settled.add(settled);
+                    self.orders.journal.written(count);
+                }
+                Err(Unwritten { answers, why }) => {
+                    log::debug!("still not written: {why:#}");
+                    self.owed = answers;
+                }
+            }
+        }
+    }
+
+    /// To the journal first, then again and again.
+    fn owe(&mut self, Unwritten { answers, why }: Unwritten) {
+        if !answers.is_empty()
+            && let Err(error) = self.orders.journal.append(&answers)
+        {
+            log::error!("{} answers are in memory alone: {error:#}", answers.len());
+        }
+        self.owed.extend(answers);
+        self.fail(why);
+    }
+
+    // ---- what ends it ------------------------------------------------------------------------------------------
+
+    /// The clock's work: signals, budget, turn, lease.
+    fn keep_up(&mut self, turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>) {
+        if self.orders.stop.asked() {
+            self.end(Ended::Stopped);
+        }
+        if self.renewed.elapsed() < RENEWAL {
+            return;
+        }
+        self.renew();
+        if self.may_begin() {
+            match turn_over(self.store) {
+                Ok(true) => self.end(Ended::Yielded),
+                Ok(false) => {}
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    /// Whether the lease is still ours.
+    fn renew(&mut self) -> bool {
+        self.renewed = Moment::now();
+        match self.store.renew(self.lease) {
+            Ok(Standing::Ours) => return true,
+            Ok(Standing::Lost) => self.end(Ended::Lost),
+            Ok(Standing::Halted) => self.end(Ended::Halted),
+            Err(error) => self.fail(error.context(format!("renew the lease of task {}", self.lease.task()))),
+        }
+        false
+    }
+
+    fn stop_after_unknowns(&mut self) {
+        let run = self.lease.unknown_run();
+        if run >= self.orders.policy.stop_after_unknown
+            && !matches!(self.served.ended, Some(Ended::Paused(_)))
+        {
+            self.pause(format!(
+                "{run} unknown outcomes or crashed runs in a row: see what became of them, then resolve and resume"
+            ));
+        }
+    }
+
+    fn hold(&mut self, asked: Option<Duration>) {
+        if self.held.is_some_and(|held| asked.unwrap_or_default() <= held) {
+            return;
+        }
+        let backoff = self.orders.policy.backoff;
+        match self.store.hold(self.orders.channel, &Hold { asked, first: backoff.first, most: backoff.most })
+        {
+            Ok(length) => {
+                log::info!("held channel={} for {length:?}", self.orders.channel);
+                self.held = Some(length);
+                self.end(Ended::Held(length));
+            }
+            Err(error) => self.fail(error.context(format!("hold channel {}", self.orders.channel))),
+        }
+    }
+
+    fn pause(&mut self, reason: String) {
+        if matches!(self.served.ended, Some(Ended::Paused(_) | Ended::Lost)) {
+            return;
+        }
+        match self.store.pause(self.lease, &reason) {
+            Ok(true) => self.end(Ended::Paused(reason)),
+            Ok(false) => self.end(Ended::Halted),
+            Err(error) => self.fail(error.context(format!("pause task {}", self.lease.task()))),
+        }
+    }
+}
+
+enum Consequence {
+    None,
+    Hold(Option<Duration>),
+    Pause(String),
+}
+
+/// Where begun targets wait for a worker. Put by the lane, taken by its workers.
+#[derive(Default)]
+struct Pool {
+    inner: Mutex<Waiting>,
+    put: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    targets: VecDeque<InFlight>,
+    closed: bool,
+}
+
+/// Closes the pool when it goes.
+struct Closing<'a>(&'a Pool);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.put.notify_all();
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn put(&self, targets: Vec<InFlight>) {
+        if !targets.is_empty() {
+            self.lock().targets.extend(targets);
+            self.put.notify_one();
+        }
+    }
+
+    fn take(&self) -> Option<InFlight> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(target) = waiting.targets.pop_front() {
+                // The woken wakes the next: to wake all at once cost a tenth of a run.
+                if !waiting.targets.is_empty() {
+                    self.put.notify_one();
+                }
+                return Some(target);
+            }
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.put.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
+        while let Some(in_flight) = self.take() {
+            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), in_flight.until())));
+            let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
+            if back.send((in_flight, outcome)).is_err() {
+                return;
+            }
+        }
+    }
+}

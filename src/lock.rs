@@ -1,0 +1,170 @@
+//! The lock of the cron run on this host: one flock, so that a minute that finds the last one still at work leaves
+//! quietly. It saves wasted work; "never twice" does not rest on it. The file is never unlinked (whoever opened it before
+//! would lock a file that nobody else sees), and its text is for people.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use fs2::FileExt;
+use rustix::fs::OFlags;
+
+use crate::moment::Moment;
+use crate::trouble::Trouble;
+
+/// Held until dropped, or until the process ends in whatever way.
+#[must_use]
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+#[must_use]
+#[derive(Debug)]
+pub enum Locking {
+    Ours(RunLock),
+    Busy(Option<Holder>),
+}
+
+/// What the file says of who holds it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub pid: u32,
+    pub since: Moment,
+    /// The end that it allowed itself. A holder past it is stuck.
+    pub end: Moment,
+}
+
+impl RunLock {
+    /// Tries once. `end`: when this run must be over.
+    pub fn acquire(path: &Path, end: Moment) -> Result<Locking> {
+        loop {
+            let mut file = open(path)?;
+            match file.try_lock_exclusive() {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Locking::Busy(Holder::read(file)));
+                }
+                Err(error) => return Err(error).with_context(|| format!("lock {}", path.display())),
+            }
+            // A cleaner of old files may have unlinked it between open and lock: then this lock excludes nobody.
+            let ours = file.metadata().with_context(|| format!("look at lock file {}", path.display()))?;
+            match std::fs::metadata(path) {
+                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
+                _ => continue,
+            }
+            let text = format!("{} {} {}\n", std::process::id(), Moment::now().seconds(), end.seconds());
+            file.set_len(0)
+                .and_then(|()| file.seek(SeekFrom::Start(0)))
+                .and_then(|_| file.write_all(text.as_bytes()))
+                .with_context(|| format!("write lock file {}", path.display()))?;
+            return Ok(Locking::Ours(Self { _file: file }));
+        }
+    }
+}
+
+impl Holder {
+    /// `None`: it has not written it yet.
+    fn read(mut file: File) -> Option<Self> {
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        let mut numbers = text.split_whitespace();
+        Some(Self {
+            pid: numbers.next()?.parse().ok()?,
+            since: Moment::at_seconds(numbers.next()?.parse().ok()?),
+            end: Moment::at_seconds(numbers.next()?.parse().ok()?),
+        })
+    }
+}
+
+/// First without O_CREAT: in a sticky directory the kernel refuses to O_CREAT a file of another user, even to root.
+fn open(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
+        .mode(0o600);
+    loop {
+        let made = match options.open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => options.clone().create_new(true).open(path),
+            opened => opened,
+        };
+        return match made {
+            Ok(file) => Ok(file),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            Err(error) => Err(anyhow::Error::new(error).context(Trouble::usage(refusal(path)))),
+        };
+    }
+}
+
+/// Why the file cannot be opened, and the way out.
+fn refusal(path: &Path) -> String {
+    let file = path.display();
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_symlink() => {
+            format!(
+                "lock file {file} is a symbolic link, which is not followed: remove it, or set another lock_dir"
+            )
+        }
+        Ok(there) => {
+            let uid = rustix::process::geteuid().as_raw();
+            format!(
+                "lock file {file} belongs to uid {} and this is uid {uid}: run as that user, or set another lock_dir",
+                there.uid()
+            )
+        }
+        Err(_) => {
+            format!("lock file {file} cannot be made: give this user the directory, or set another lock_dir")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn soon() -> Moment {
+        Moment::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn the_second_is_told_who_holds_it_and_gets_it_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.lock");
+        let Locking::Ours(first) = RunLock::acquire(&path, soon()).unwrap() else { panic!("not ours") };
+        let Locking::Busy(Some(holder)) = RunLock::acquire(&path, soon()).unwrap() else {
+            panic!("not busy")
+        };
+        assert_eq!(holder.pid, std::process::id());
+        assert!(!holder.end.passed() && holder.since <= Moment::now());
+        drop(first);
+        assert!(matches!(RunLock::acquire(&path, soon()).unwrap(), Locking::Ours(_)));
+        assert!(path.exists(), "the file stays");
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.lock");
+        std::fs::write(dir.path().join("victim"), "precious").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("victim"), &path).unwrap();
+        let error = RunLock::acquire(&path, soon()).unwrap_err();
+        assert!(error.to_string().contains("symbolic link"), "{error:#}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("victim")).unwrap(), "precious");
+    }
+
+    #[test]
+    fn an_unlinked_file_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.lock");
+        let Locking::Ours(_first) = RunLock::acquire(&path, soon()).unwrap() else { panic!("not ours") };
+        std::fs::remove_file(&path).unwrap();
+        // Nothing can be done for the first; the second and third must exclude each other.
+        let Locking::Ours(_second) = RunLock::acquire(&path, soon()).unwrap() else { panic!("not ours") };
+        assert!(matches!(RunLock::acquire(&path, soon()).unwrap(), Locking::Busy(_)));
+    }
+}
