@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::target::TargetId;
 use crate::task::{TaskId, When};
@@ -270,11 +270,11 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "which", required = true, multiple = false, args = ["target", "all"])]
+#[command(group(ArgGroup::new("which").required(true).args(["target", "all"])))]
 pub struct ResolveArgs {
     pub id: TaskId,
 
-    /// These unknown targets
+    /// These unknown targets; those that are not unknown stay as they are, and are named with exit 1
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     pub target: Vec<TargetId>,
 

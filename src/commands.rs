@@ -10,8 +10,12 @@ mod resolve;
 mod retry;
 mod run;
 mod status;
+mod table;
 mod targets;
 mod task;
+
+#[cfg(test)]
+mod tests;
 
 use anyhow::{Error, Result};
 use uuid::Uuid;
@@ -46,8 +50,8 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Task(command)) => task::run(command, &config, &mut *opened()?, out),
         Some(Command::Status(args)) => status::run(args, &mut *opened()?, out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
-        Some(Command::Resolve(args)) => resolve::run(args, &config, &mut *opened()?, out),
-        Some(Command::Retry(args)) => retry::run(args, &config, &mut *opened()?, out),
+        Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
+        Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
     })
 }

@@ -231,9 +231,9 @@ impl Run {
 }
 
 impl Channel {
-    /// The sender of this channel. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the
+    /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the
     /// kind refuses.
-    pub fn sender(&self) -> Result<Box<dyn Sender>> {
+    pub fn sender(&self, lanes: usize) -> Result<Box<dyn Sender>> {
         if let Some(Unset { name, key }) = &self.unset {
             return Err(usage(format!(
                 "{}: the environment has no `{name}`, which `{key}` asks for: set it where batch-send is started (in \
@@ -242,7 +242,7 @@ impl Channel {
             )));
         }
         self.kind
-            .open(self.timeout, self.concurrency)
+            .open(self.timeout, self.concurrency * lanes)
             .map_err(|error| usage(format!("{}: {error:#}", self.place)))
     }
 
@@ -1137,9 +1137,9 @@ mod tests {
         assert_eq!(http.headers["Price"], "$5 $$ ${TOKEN}");
         let Kind::Exec(exec) = &config.channels["run"].kind else { panic!("another kind") };
         assert_eq!(exec.command, ["/opt/send", "--to=/opt"]);
-        assert!(config.channels["welcome"].sender().is_ok() && config.channels["run"].sender().is_ok());
+        assert!(config.channels["welcome"].sender(1).is_ok() && config.channels["run"].sender(1).is_ok());
 
-        let error = config.channels["spool"].sender().err().unwrap();
+        let error = config.channels["spool"].sender(1).err().unwrap();
         assert_eq!(trouble::Trouble::kind_of(&error), Some(trouble::Kind::Usage));
         let text = error.to_string();
         let expected = "c.toml: [channel.spool]: the environment has no `DIR`, which `path` asks for: set it where \

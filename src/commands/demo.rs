@@ -68,7 +68,8 @@ impl Stage {
         fs::create_dir(&dir).with_context(|| format!("make the demo's directory {}", dir.display()))?;
         let stage = Self {
             endpoint: Endpoint::start(LATENCY)?,
-            database_url: server.map_or_else(|| format!("sqlite://{}/tasks.db", dir.display()), str::to_owned),
+            database_url: server
+                .map_or_else(|| format!("sqlite://{}/tasks.db", dir.display()), str::to_owned),
             prefix: server.map_or_else(|| "batch_".to_owned(), |_| format!("demo_{}_", &name[..8])),
             on_server: server.is_some(),
             targets,
@@ -118,11 +119,23 @@ concurrency = 8
         writeln!(out, "An endpoint listens on {} and keeps a ledger of what it takes.\n", self.endpoint.url)?;
         self.step(out, &["migrate"])?;
         let targets = self.dir.join("targets.csv");
-        let create = ["task", "create", "--name", "Demo", "--channel", "demo", "--targets", &targets.to_string_lossy()];
+        let create = [
+            "task",
+            "create",
+            "--name",
+            "Demo",
+            "--channel",
+            "demo",
+            "--targets",
+            &targets.to_string_lossy(),
+        ];
         let id = self.step(out, &create)?;
         let task: TaskId = id.trim().parse().context("the id that `task create` printed")?;
 
-        writeln!(out, "\nCron starts a run on host A, and a second host and a person with --force come beside it.")?;
+        writeln!(
+            out,
+            "\nCron starts a run on host A, and a second host and a person with --force come beside it."
+        )?;
         let bar = self.bar();
         let mut cron = self.start("host-a", &["run"])?;
         let mut forced = self.start("host-a", &["run", "--task-id", &task.to_string(), "--force"])?;
@@ -131,7 +144,9 @@ concurrency = 8
         cron.kill().context("kill the cron run")?;
         cron.wait()?;
         let at_kill = self.endpoint.delivered();
-        bar.suspend(|| writeln!(out, "After {at_kill} deliveries the cron run is killed with SIGKILL, in mid-flight."))?;
+        bar.suspend(|| {
+            writeln!(out, "After {at_kill} deliveries the cron run is killed with SIGKILL, in mid-flight.")
+        })?;
 
         let mut minutes = 0;
         let store = self.database()?;
@@ -186,11 +201,17 @@ concurrency = 8
         let agrees = duplicates == 0 && rows.wrong == 0 && named && delivered_and_named;
 
         if !rows.unknown.is_empty() {
-            writeln!(out, "\nThe killed run had these in flight. It cannot be known from here whether they arrived, so that")?;
+            writeln!(
+                out,
+                "\nThe killed run had these in flight. It cannot be known from here whether they arrived, so that"
+            )?;
             writeln!(out, "they are not sent again until a person has looked (the ledger, in this case):")?;
             for row in &rows.unknown {
-                let (seen, verdict) =
-                    if ledger.contains_key(&row.recipient) { ("arrived", "sent") } else { ("did not arrive", "retry") };
+                let (seen, verdict) = if ledger.contains_key(&row.recipient) {
+                    ("arrived", "sent")
+                } else {
+                    ("did not arrive", "retry")
+                };
                 let program = std::env::current_exe()?;
                 writeln!(
                     out,
@@ -207,7 +228,11 @@ concurrency = 8
             writeln!(out, "\nThe demo's tables ({}*) are dropped again.", self.prefix)?;
         }
         if !agrees {
-            writeln!(out, "\nThe ledger and the rows disagree: this is a bug. The files stay in {}.", self.dir.display())?;
+            writeln!(
+                out,
+                "\nThe ledger and the rows disagree: this is a bug. The files stay in {}.",
+                self.dir.display()
+            )?;
             return Ok(Exit::Trouble);
         }
         if rows.unknown.is_empty() || self.on_server {
@@ -226,10 +251,16 @@ concurrency = 8
     /// Shows a command, runs it, and shows and returns what it printed.
     fn step(&self, out: &mut dyn Write, args: &[&str]) -> Result<String> {
         writeln!(out, "$ batch-send {}", args.join(" "))?;
-        let done = self.command("host-a", args)?.output().with_context(|| format!("run batch-send {}", args[0]))?;
+        let done =
+            self.command("host-a", args)?.output().with_context(|| format!("run batch-send {}", args[0]))?;
         let printed = String::from_utf8_lossy(&done.stdout).into_owned();
         write!(out, "{printed}")?;
-        ensure!(done.status.success(), "batch-send {}: {}", args[0], String::from_utf8_lossy(&done.stderr).trim());
+        ensure!(
+            done.status.success(),
+            "batch-send {}: {}",
+            args[0],
+            String::from_utf8_lossy(&done.stderr).trim()
+        );
         Ok(printed)
     }
 
@@ -247,7 +278,13 @@ concurrency = 8
         Ok(command)
     }
 
-    fn wait(&self, bar: &ProgressBar, what: &str, began: Moment, mut over: impl FnMut() -> bool) -> Result<()> {
+    fn wait(
+        &self,
+        bar: &ProgressBar,
+        what: &str,
+        began: Moment,
+        mut over: impl FnMut() -> bool,
+    ) -> Result<()> {
         while !over() {
             if began.elapsed() > PATIENCE {
                 bail!("the demo waited in vain for {what}");
@@ -260,7 +297,8 @@ concurrency = 8
 
     fn bar(&self) -> ProgressBar {
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} delivered, {per_sec}, {eta} left");
-        ProgressBar::new(self.targets.into()).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        ProgressBar::new(self.targets.into())
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
@@ -34,6 +34,9 @@ const STUCK: Duration = Duration::from_secs(60);
 /// Targets that a dry run shows of each task.
 const SHOWN: usize = 10;
 
+/// The sender of each channel, in the order of the configuration.
+type Senders = Vec<Box<dyn Sender>>;
+
 pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.dry_run {
         return dry_run(config, database, args, out);
@@ -42,14 +45,24 @@ pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
     let longest = config.channels.values().map(|channel| channel.timeout).max().unwrap_or_default();
     let stop = Stop::new(config.run.budget, longest);
     stop.on_signals()?;
+    // All of them, at once: a channel that cannot work is told now, not when its first task is half done.
+    let senders =
+        config.channels.values().map(|channel| channel.sender(config.run.lanes)).collect::<Result<_>>()?;
     match args.task_id {
-        Some(task) => one_task(config, database, args, task, &stop),
-        None => every_due_task(config, database, args, &stop, longest),
+        Some(task) => one_task(config, &senders, database, args, task, &stop),
+        None => every_due_task(config, &senders, database, args, &stop, longest),
     }
 }
 
 /// The cron run.
-fn every_due_task(config: &Config, database: &Database, args: &RunArgs, stop: &Stop, longest: Duration) -> Result<Exit> {
+fn every_due_task(
+    config: &Config,
+    senders: &Senders,
+    database: &Database,
+    args: &RunArgs,
+    stop: &Stop,
+    longest: Duration,
+) -> Result<Exit> {
     let path = lock_path(&config.lock_dir, database);
     let lock = match RunLock::acquire(&path, Moment::now() + config.run.budget + longest + STUCK)? {
         Locking::Ours(lock) => Arc::new(lock),
@@ -90,7 +103,7 @@ fn every_due_task(config: &Config, database: &Database, args: &RunArgs, stop: &S
         return Ok(report.exit());
     }
     let journal = Journal::create(&config.state_dir, installation)?;
-    let run = Run::new(config, installation, stop, args.limit, &journal);
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal);
     let mut first = first.into_iter();
     let own = first.next();
     std::thread::scope(|scope| {
@@ -123,7 +136,14 @@ fn every_due_task(config: &Config, database: &Database, args: &RunArgs, stop: &S
 }
 
 /// `--task-id`: the lease excludes, not the lock file, so that cron goes on beside it.
-fn one_task(config: &Config, database: &Database, args: &RunArgs, id: TaskId, stop: &Stop) -> Result<Exit> {
+fn one_task(
+    config: &Config,
+    senders: &Senders,
+    database: &Database,
+    args: &RunArgs,
+    id: TaskId,
+    stop: &Stop,
+) -> Result<Exit> {
     let mut store = database.store()?;
     let installation = super::installation(&mut *store)?;
     let mut report = Report::default();
@@ -137,7 +157,7 @@ fn one_task(config: &Config, database: &Database, args: &RunArgs, id: TaskId, st
         return Err(anyhow!("task {id} {refusal}"));
     }
     let journal = Journal::create(&config.state_dir, installation)?;
-    let run = Run::new(config, installation, stop, args.limit, &journal);
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal);
     let channel = run.channel(&task)?;
     match store.lease(id, &run.terms(channel), args.force)? {
         Leasing::Ours(lease) => {
@@ -159,11 +179,15 @@ fn one_task(config: &Config, database: &Database, args: &RunArgs, id: TaskId, st
 fn refusal(task: &Task, force: bool, config: &Config) -> Option<String> {
     let id = task.id;
     match task.status {
-        TaskStatus::Draft => return Some(format!("is a draft: `batch-send task start {id}` lets it be sent")),
+        TaskStatus::Draft => {
+            return Some(format!("is a draft: `batch-send task start {id}` lets it be sent"));
+        }
         TaskStatus::Cancelled => return Some("is cancelled, for good".into()),
         TaskStatus::Paused if !force => {
             let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(" ({reason})"));
-            return Some(format!("is paused{reason}: `batch-send task resume {id}`, or --force to run it all the same"));
+            return Some(format!(
+                "is paused{reason}: `batch-send task resume {id}`, or --force to run it all the same"
+            ));
         }
         TaskStatus::Pending | TaskStatus::Paused | TaskStatus::Finished => {}
     }
@@ -189,7 +213,10 @@ fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
     if let Some(id) = args.task_id {
         let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
         let Some(channel) = config.channels.get(&task.channel) else {
-            return Err(anyhow!("task {id} uses channel {}, which this host's configuration does not have", task.channel));
+            return Err(anyhow!(
+                "task {id} uses channel {}, which this host's configuration does not have",
+                task.channel
+            ));
         };
         return show(&mut *store, installation, &task, channel, most, out);
     }
@@ -283,26 +310,23 @@ struct Run<'a> {
     left_alone: Mutex<Vec<TaskId>>,
 }
 
-/// A channel, and its sender once somebody needed it.
 struct Open<'a> {
     channel: &'a Channel,
-    sender: OnceLock<Result<Box<dyn Sender>, String>>,
-}
-
-impl Open<'_> {
-    fn sender(&self) -> Result<&dyn Sender> {
-        match self.sender.get_or_init(|| self.channel.sender().map_err(|error| format!("{error:#}"))) {
-            Ok(sender) => Ok(&**sender),
-            Err(error) => Err(Error::new(Trouble::usage(error.clone()))),
-        }
-    }
+    sender: &'a dyn Sender,
 }
 
 impl<'a> Run<'a> {
-    fn new(config: &'a Config, installation: Uuid, stop: &'a Stop, limit: Option<u64>, journal: &'a Journal) -> Self {
-        let channels = config.channels.iter().map(|(name, channel)| {
-            (name.as_str(), Open { channel, sender: OnceLock::new() })
-        });
+    fn new(
+        config: &'a Config,
+        senders: &'a Senders,
+        installation: Uuid,
+        stop: &'a Stop,
+        limit: Option<u64>,
+        journal: &'a Journal,
+    ) -> Self {
+        let opened = config.channels.values().zip(senders);
+        let channels =
+            opened.map(|(channel, sender)| (channel.name.as_str(), Open { channel, sender: &**sender }));
         Self {
             config,
             installation,
@@ -393,19 +417,11 @@ impl<'a> Run<'a> {
         last_begun: &mut dyn FnMut(),
         report: &mut Report,
     ) {
-        let sender = match channel.sender() {
-            Ok(sender) => sender,
-            Err(error) => {
-                report.fail(error);
-                self.leave_alone(task.id);
-                return close(store, lease, task.id, report);
-            }
-        };
         let settings = channel.channel;
         let renderer = Renderer::new(self.installation, task, settings.body.as_ref());
         let orders = Orders {
             channel: &settings.name,
-            sender,
+            sender: channel.sender,
             policy: &settings.policy,
             render: &|target| renderer.render(target),
             concurrency: settings.concurrency,
@@ -430,7 +446,9 @@ impl<'a> Run<'a> {
     }
 
     fn channel(&self, task: &Task) -> Result<&Open<'a>> {
-        self.channels.get(task.channel.as_str()).with_context(|| format!("channel {} is not configured", task.channel))
+        self.channels
+            .get(task.channel.as_str())
+            .with_context(|| format!("channel {} is not configured", task.channel))
     }
 
     fn leave_alone(&self, task: TaskId) {

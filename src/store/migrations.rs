@@ -41,6 +41,44 @@ pub fn statements(sql: &str, prefix: &str) -> Vec<String> {
         .collect()
 }
 
+/// Every statement of a fresh schema, for a person who may create tables where batch-send may not: what `migrate` does, in
+/// one text.
+pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
+    let migration = match sqlite {
+        true => {
+            "version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, \
+             applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))) STRICT"
+        }
+        false => {
+            "version INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(191) NOT NULL, checksum CHAR(36) NOT NULL, \
+             applied_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)) \
+             ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4"
+        }
+    };
+    let mut script = vec![format!("CREATE TABLE {prefix}migration ({migration}")];
+    for step in MIGRATIONS {
+        let sql = if sqlite { step.sqlite } else { step.mysql };
+        script.extend(statements(sql, prefix));
+        script.push(format!(
+            "INSERT INTO {prefix}migration (version, name, checksum) VALUES ({}, '{}', '{}')",
+            step.version,
+            step.name,
+            checksum(sql)
+        ));
+    }
+    // The database makes the id: a text that is run in two places must not make one installation of them.
+    let (id, server) = match sqlite {
+        true => (
+            "lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-8' || \
+             substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))",
+            "''",
+        ),
+        false => ("UUID()", "LEFT(CONCAT(@@hostname, ':', @@port), 191)"),
+    };
+    script.push(format!("INSERT INTO {prefix}installation (one, id, server) VALUES (1, {id}, {server})"));
+    script
+}
+
 /// What `batch_migration` remembers of a file, so that a file changed after it was applied is noticed.
 pub fn checksum(sql: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, sql.as_bytes()).to_string()

@@ -20,7 +20,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Listens on a free port of this machine until the process ends. `latency`: between taking a message and the answer.
     pub fn start(latency: Duration) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("open a port for the demo's endpoint")?;
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("open a port for the demo's endpoint")?;
         let url = format!("http://{}/messages", listener.local_addr()?);
         let ledger = Ledger::default();
         let takes = Arc::clone(&ledger);
@@ -55,8 +56,12 @@ fn serve(stream: TcpStream, ledger: &Ledger, latency: Duration) -> Option<()> {
         *ledger.lock().unwrap_or_else(PoisonError::into_inner).entry(recipient).or_default() += 1;
         std::thread::sleep(latency);
         let answer = format!("{{\"id\":{}}}", message.get("key")?);
-        write!(to, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}", answer.len())
-            .ok()?;
+        write!(
+            to,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}",
+            answer.len()
+        )
+        .ok()?;
     }
 }
 

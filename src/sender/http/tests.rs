@@ -266,7 +266,9 @@ mod after_the_first_byte {
     fn a_host_that_stops_reading_is_unknown_when_the_time_is_over() {
         let over = Arc::new(Barrier::new(2));
         let held = over.clone();
-        let server = Server::plain(move |_| drop(held.wait()));
+        let server = Server::plain(move |_| {
+            held.wait();
+        });
         let mut long = message();
         let text = format!("\"{}\"", "x".repeat(16 << 20));
         long.body = Some(RawValue::from_string(text).unwrap());
@@ -785,7 +787,11 @@ fn peak_memory_of_256_senders() {
         let settings = Settings { ca_file: Some(file.into()), ..settings(url) };
         let http = Http::open(&settings, PATIENCE, 256).unwrap();
         let messages = || (0..20).for_each(|_| assert_eq!(http.send(&message(), soon()), accepted(None)));
-        thread::scope(|scope| (0..256).for_each(|_| drop(scope.spawn(messages))));
+        thread::scope(|scope| {
+            (0..256).for_each(|_| {
+                scope.spawn(messages);
+            })
+        });
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         println!("{} {}", settings.url, status.lines().find(|line| line.starts_with("VmHWM")).unwrap());
         return;

@@ -131,7 +131,9 @@ impl Connector for MarkingConnector {
     fn connect(&self, details: &ConnectionDetails, _: Option<()>) -> Result<Option<Self::Out>, Error> {
         mark(Step::Connect);
         let tcp = self.tcp.connect(details, None)?;
-        mark(Step::Secure);
+        if details.needs_tls() {
+            mark(Step::Secure);
+        }
         let tls = self.tls.connect(details, tcp)?;
         Ok(tls.map(Marking))
     }

@@ -1,0 +1,591 @@
+//! Reads recipients from CSV or JSON lines, in one pass and in flat memory, and hands them on in batches. It knows
+//! files, not tasks: where the rows go is its caller's affair.
+//!
+//! A line that is wrong is no error but a [`Flaw`]: what came before it is handed on, so that the same import, once the line is
+//! mended, completes what is there. The CSV is read strictly: the usual lenient reading finds a meaning in every
+//! file, and a quote that is never closed would swallow the recipients after it without a word.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::output::plain;
+use crate::store::{Added, RECIPIENT_MOST};
+use crate::target::NewTarget;
+use crate::trouble::Trouble;
+
+/// A batch is handed on when it has so many rows, or so many bytes.
+const BATCH_ROWS: usize = 1000;
+const BATCH_BYTES: usize = 512 << 10;
+
+/// No line, and no CSV record of several lines, is longer.
+const RECORD_MOST: usize = 1 << 20;
+
+/// JSON that is nested more deeply is refused by some databases (MariaDB stops at 32), and then for a whole batch.
+const DEPTH_MOST: usize = 30;
+
+/// A file, or standard input, opened.
+pub struct Source {
+    /// For people.
+    name: String,
+    input: Box<dyn BufRead>,
+    bar: ProgressBar,
+}
+
+/// What came of an import.
+#[derive(Debug)]
+pub struct Imported {
+    pub added: Added,
+    /// The line at which it ended, with the name of the file.
+    pub flaw: Option<String>,
+}
+
+/// What is wrong with a line, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Flaw {
+    line: u64,
+    /// In characters, from 1.
+    column: Option<usize>,
+    what: String,
+}
+
+impl Source {
+    /// `-` is standard input. The bar is drawn on a terminal only.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            let bar = bar(None);
+            let input = BufReader::with_capacity(64 << 10, bar.wrap_read(io::stdin().lock()));
+            return Ok(Self { name: "standard input".into(), input: Box::new(input), bar });
+        }
+        let name = plain(&path.to_string_lossy()).into_owned();
+        let file = File::open(path).with_context(|| Trouble::usage(format!("open {name}")))?;
+        let length = file.metadata().ok().filter(|about| about.is_file()).map(|about| about.len());
+        let bar = bar(length);
+        let input = BufReader::with_capacity(64 << 10, bar.wrap_read(file));
+        Ok(Self { name, input: Box::new(input), bar })
+    }
+
+    /// Reads to the end, or to the first line that is wrong, and hands every row to `add`. Errors: those of `add`, and of reading.
+    pub fn import(self, add: &mut dyn FnMut(&[NewTarget]) -> Result<Added>) -> Result<Imported> {
+        let Self { name, input, bar } = self;
+        let mut added = Added::default();
+        let flaw = read(input, &mut |rows| {
+            let more = add(rows)?;
+            added.new += more.new;
+            added.repeated += more.repeated;
+            let so_far = added.new + added.repeated;
+            bar.set_message(format!(
+                "{so_far} targets, {:.0}/s",
+                so_far as f64 / bar.elapsed().as_secs_f64()
+            ));
+            Ok(())
+        })
+        .with_context(|| format!("import {name}, after {} targets", added.new + added.repeated))?;
+        Ok(Imported { added, flaw: flaw.map(|flaw| format!("{name}, {flaw}")) })
+    }
+}
+
+fn bar(length: Option<u64>) -> ProgressBar {
+    let (bar, template) = match length {
+        Some(length) => (ProgressBar::new(length), "{wide_bar} {percent}% {msg} ETA {eta}"),
+        None => (ProgressBar::no_length(), "{spinner} {msg} {elapsed}"),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_finish(ProgressFinish::AndClear)
+}
+
+impl Flaw {
+    /// `before`: what stands before it, from the start of line `first` on.
+    fn after(first: u64, before: &str, what: impl Into<String>) -> Self {
+        let in_line = before.rsplit('\n').next().unwrap_or(before);
+        let line = first + before.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        Self { line, column: Some(in_line.chars().count() + 1), what: what.into() }
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        if let Some(column) = self.column {
+            write!(f, ", column {column}")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+impl std::error::Error for Flaw {}
+
+/// Reads CSV or JSON lines, told by the first byte.
+fn read(mut input: impl BufRead, add: &mut dyn FnMut(&[NewTarget]) -> Result<()>) -> Result<Option<Flaw>> {
+    let mut batch = Batch { rows: Vec::new(), bytes: 0, add };
+    let mut head = Vec::new();
+    input.by_ref().take(3).read_to_end(&mut head)?;
+    if head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]) {
+        let what = "this is UTF-16; save it as UTF-8".into();
+        return Ok(Some(Flaw { line: 1, column: Some(1), what }));
+    }
+    if head == [0xef, 0xbb, 0xbf] {
+        head.clear();
+        input.by_ref().take(1).read_to_end(&mut head)?;
+    }
+    let json = head.starts_with(b"{");
+    let mut records = Records { input: head.chain(input), quoted: !json, text: Vec::new(), next: 1 };
+    let read = if json { json_lines(&mut records, &mut batch) } else { csv(&mut records, &mut batch) };
+    let flaw = read.map_or_else(|error| error.downcast::<Flaw>().map(Some), |()| Ok(None))?;
+    batch.hand_on()?;
+    Ok(flaw)
+}
+
+struct Batch<'a> {
+    rows: Vec<NewTarget>,
+    bytes: usize,
+    add: &'a mut dyn FnMut(&[NewTarget]) -> Result<()>,
+}
+
+impl Batch<'_> {
+    fn push(&mut self, row: NewTarget) -> Result<()> {
+        self.bytes += row.recipient.len() + row.params.as_ref().map_or(0, String::len);
+        self.rows.push(row);
+        if self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES { self.hand_on() } else { Ok(()) }
+    }
+
+    fn hand_on(&mut self) -> Result<()> {
+        if !self.rows.is_empty() {
+            (self.add)(&self.rows)?;
+        }
+        self.rows.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+/// Cuts the input into records: lines, but that a quoted CSV value may go over several.
+struct Records<R> {
+    input: R,
+    quoted: bool,
+    text: Vec<u8>,
+    /// The number of the line that comes next.
+    next: u64,
+}
+
+/// One record, without the end of its line.
+struct Record<'a> {
+    line: u64,
+    text: &'a str,
+}
+
+impl<R: BufRead> Records<R> {
+    fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let line = self.next;
+        self.text.clear();
+        let mut open = false;
+        loop {
+            let known = self.text.len();
+            let room = (RECORD_MOST + 1 - known) as u64;
+            self.input.by_ref().take(room).read_until(b'\n', &mut self.text)?;
+            if self.text.len() == known {
+                break;
+            }
+            if self.text.len() > RECORD_MOST {
+                let hint = if open { ": is a quote in it not closed?" } else { "" };
+                let what = format!("longer than {} KiB{hint}", RECORD_MOST >> 10);
+                return Err(Flaw { line, column: None, what }.into());
+            }
+            self.next += 1;
+            // A quote inside a quoted value is written twice, so that an odd number of them leaves the value open.
+            open ^= self.quoted && self.text[known..].iter().filter(|byte| **byte == b'"').count() % 2 == 1;
+            if !open {
+                break;
+            }
+        }
+        if self.text.is_empty() {
+            return Ok(None);
+        }
+        let text = self.text.strip_suffix(b"\n").unwrap_or(&self.text);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        let text = match std::str::from_utf8(text) {
+            Ok(text) => text,
+            Err(error) => {
+                let before = String::from_utf8_lossy(&text[..error.valid_up_to()]);
+                return Err(Flaw::after(line, &before, "this is not UTF-8").into());
+            }
+        };
+        let record = Record { line, text };
+        match text.find('\0') {
+            Some(offset) => Err(record.flaw(offset, "a NUL byte").into()),
+            None => Ok(Some(record)),
+        }
+    }
+}
+
+impl Record<'_> {
+    fn flaw(&self, offset: usize, what: impl Into<String>) -> Flaw {
+        Flaw::after(self.line, &self.text[..offset], what)
+    }
+
+    /// Trimmed on the right; neither empty nor longer than its column.
+    fn recipient(&self, offset: usize, text: &str) -> Result<String, Flaw> {
+        let text = text.trim_end();
+        if text.is_empty() {
+            return Err(self.flaw(offset, "the recipient is empty"));
+        }
+        if text.len() > RECIPIENT_MOST && text.chars().count() > RECIPIENT_MOST {
+            return Err(
+                self.flaw(offset, format!("the recipient is longer than {RECIPIENT_MOST} characters"))
+            );
+        }
+        if text.contains('\0') {
+            return Err(self.flaw(offset, "a NUL character in the recipient"));
+        }
+        Ok(text.to_owned())
+    }
+
+    /// The values of a CSV record, each with its offset.
+    fn values(&self) -> Result<Vec<(usize, Cow<'_, str>)>, Flaw> {
+        let text = self.text;
+        let mut values = Vec::new();
+        let mut start = 0;
+        loop {
+            let (value, end) = if text[start..].starts_with('"') {
+                let end = closing_quote(text, start + 1)
+                    .ok_or_else(|| self.flaw(start, "a quote opens here and is never closed"))?;
+                let inside = &text[start + 1..end];
+                let value = match inside.contains('"') {
+                    true => Cow::Owned(inside.replace("\"\"", "\"")),
+                    false => Cow::Borrowed(inside),
+                };
+                (value, end + 1)
+            } else {
+                let end = text[start..].find(',').map_or(text.len(), |comma| start + comma);
+                if let Some(quote) = text[start..end].find('"') {
+                    let what = "a quote inside a value; write the value in quotes, and a quote in it twice";
+                    return Err(self.flaw(start + quote, what));
+                }
+                (Cow::Borrowed(&text[start..end]), end)
+            };
+            values.push((start, value));
+            match text[end..].chars().next() {
+                None => return Ok(values),
+                Some(',') => start = end + 1,
+                Some(_) => return Err(self.flaw(end, "text after the quote that closes a value")),
+            }
+        }
+    }
+}
+
+fn closing_quote(text: &str, mut from: usize) -> Option<usize> {
+    loop {
+        let quote = from + text[from..].find('"')?;
+        if !text[quote + 1..].starts_with('"') {
+            return Some(quote);
+        }
+        from = quote + 2;
+    }
+}
+
+const RECIPIENT: &str = "recipient";
+
+fn csv(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Result<()> {
+    let Some(header) = records.next()? else {
+        let what = "nothing is here: CSV begins with a header line, JSON lines with {".into();
+        return Err(Flaw { line: 1, column: None, what }.into());
+    };
+    let keys = keys(&header)?;
+    while let Some(record) = records.next()? {
+        if record.text.is_empty() {
+            continue;
+        }
+        let values = record.values()?;
+        if values.len() != keys.len() {
+            let offset = values.get(keys.len()).map_or(record.text.len(), |(offset, _)| *offset);
+            let what = format!("{} values for {} columns", values.len(), keys.len());
+            return Err(record.flaw(offset, what).into());
+        }
+        let mut recipient = String::new();
+        let mut params = String::new();
+        for (key, (offset, value)) in keys.iter().zip(&values) {
+            match key {
+                None => recipient = record.recipient(*offset, value)?,
+                Some(key) => {
+                    params.push(if params.is_empty() { '{' } else { ',' });
+                    params += key;
+                    params += &serde_json::to_string(value)?;
+                }
+            }
+        }
+        let params = (!params.is_empty()).then(|| params + "}");
+        batch.push(NewTarget { recipient, params })?;
+    }
+    Ok(())
+}
+
+/// For each column the beginning of its member in params, as in `"name":`; none for the recipient.
+fn keys(header: &Record<'_>) -> Result<Vec<Option<String>>> {
+    let names = header.values()?;
+    let mut keys = Vec::new();
+    for (position, (offset, name)) in names.iter().enumerate() {
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(header.flaw(*offset, "a column without a name").into());
+        }
+        if names[..position].iter().any(|(_, before)| before.trim() == name) {
+            return Err(header.flaw(*offset, format!("a second column `{}`", plain(name))).into());
+        }
+        keys.push(if name == RECIPIENT { None } else { Some(serde_json::to_string(name)? + ":") });
+    }
+    if !keys.contains(&None) {
+        let found: Vec<String> = names.iter().map(|(_, name)| format!("`{}`", plain(name.trim()))).collect();
+        let what = format!(
+            "no column `recipient` in the header, only {}; CSV has a header and commas, JSON lines begin with {{",
+            found.join(", ")
+        );
+        return Err(header.flaw(0, what).into());
+    }
+    Ok(keys)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    #[serde(borrow)]
+    recipient: &'a RawValue,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+fn json_lines(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Result<()> {
+    while let Some(record) = records.next()? {
+        let text = record.text;
+        let start = text.len() - text.trim_start().len();
+        if start == text.len() {
+            continue;
+        }
+        if !text[start..].starts_with('{') {
+            return Err(record.flaw(start, "not a JSON object").into());
+        }
+        let line: Line<'_> = serde_json::from_str(text).map_err(|error| json_flaw(&record, 0, &error))?;
+        // Where in the line a part of it stands.
+        let offset = |part: &RawValue| part.get().as_ptr() as usize - text.as_ptr() as usize;
+        let at = offset(line.recipient);
+        let recipient: String = serde_json::from_str(line.recipient.get())
+            .map_err(|_| record.flaw(at, "the recipient is not a string"))?;
+        let recipient = record.recipient(at, &recipient)?;
+        let params = line.params.map(|params| checked(&record, offset(params), params)).transpose()?;
+        batch.push(NewTarget { recipient, params })?;
+    }
+    Ok(())
+}
+
+/// Params that templates can read and every database takes.
+fn checked(record: &Record<'_>, offset: usize, params: &RawValue) -> Result<String, Flaw> {
+    let value: serde_json::Value =
+        serde_json::from_str(params.get()).map_err(|error| json_flaw(record, offset, &error))?;
+    match unfit(&value) {
+        Some(why) => Err(record.flaw(offset, format!("params are {why}"))),
+        None => Ok(params.get().to_owned()),
+    }
+}
+
+/// Why a value cannot be params, or a payload.
+pub fn unfit(value: &serde_json::Value) -> Option<String> {
+    if !value.is_object() {
+        return Some("not a JSON object".into());
+    }
+    (depth(value) > DEPTH_MOST).then(|| format!("nested more than {DEPTH_MOST} deep"))
+}
+
+fn depth(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        serde_json::Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// serde_json's words without its position, which is ours to tell: it counts bytes, and from the start of the part.
+fn json_flaw(record: &Record<'_>, offset: usize, error: &serde_json::Error) -> Flaw {
+    let text = error.to_string();
+    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    let mut offset = offset + error.column().saturating_sub(1);
+    while !record.text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    record.flaw(offset, plain(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was handed on, and the flaw that ended it.
+    fn import(input: &[u8]) -> (Vec<NewTarget>, Option<String>) {
+        let mut got = Vec::new();
+        let flaw = read(input, &mut |rows| {
+            got.extend_from_slice(rows);
+            Ok(())
+        });
+        (got, flaw.unwrap().map(|flaw| flaw.to_string()))
+    }
+
+    fn good(input: &[u8]) -> Vec<(String, Option<String>)> {
+        let (got, flaw) = import(input);
+        assert_eq!(flaw, None, "{}", String::from_utf8_lossy(input));
+        got.into_iter().map(|row| (row.recipient, row.params)).collect()
+    }
+
+    fn row(recipient: &str, params: &str) -> (String, Option<String>) {
+        (recipient.into(), (!params.is_empty()).then(|| params.into()))
+    }
+
+    #[test]
+    fn csv_columns_become_params_and_values_are_strings() {
+        let input = "name, recipient ,n\r\nAnn,a@x ,01\r\n\r\n\"O'Neil \"\"N\"\"\nJr, 王\",b@x,\n";
+        let expected = [
+            row("a@x", r#"{"name":"Ann","n":"01"}"#),
+            row("b@x", r#"{"name":"O'Neil \"N\"\nJr, 王","n":""}"#),
+        ];
+        assert_eq!(good(input.as_bytes()), expected);
+    }
+
+    #[test]
+    fn recipients_alone_have_no_params_and_the_last_line_needs_no_end() {
+        assert_eq!(good(b"\xef\xbb\xbfrecipient\na\n b"), [row("a", ""), row(" b", "")]);
+        assert_eq!(good(b"recipient\n"), []);
+        assert_eq!(good(b"\"recipient\"\n\"a,b\""), [row("a,b", "")]);
+    }
+
+    #[test]
+    fn json_lines_are_told_by_the_first_byte() {
+        let input = "\u{feff}{\"recipient\":\"a \\u00e9 \"}\r\n\n {\"params\": {\"b\": [1.50, {}]}, \"recipient\":\"b\"}\n{\"recipient\":\"c\",\"params\":null}";
+        let expected = [row("a é", ""), row("b", r#"{"b": [1.50, {}]}"#), row("c", "")];
+        assert_eq!(good(input.as_bytes()), expected);
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_what_came_before_it_is_kept() {
+        let long = "x".repeat(256);
+        let cases: Vec<(String, &str)> = vec![
+            ("recipient,n\na,1\n ,2\n".into(), "line 3, column 1: the recipient is empty"),
+            ("n,recipient\n王王,a\n王王,\n".into(), "line 3, column 4: the recipient is empty"),
+            (
+                format!("recipient\na\n{long}\n"),
+                "line 3, column 1: the recipient is longer than 255 characters",
+            ),
+            ("recipient,n\na,1\nb\n".into(), "line 3, column 2: 1 values for 2 columns"),
+            ("recipient,n\na,1\nb,2,3\n".into(), "line 3, column 5: 3 values for 2 columns"),
+            ("recipient,n\na,\"1\n2\"\nb,\"3\n4\"x\n".into(), "line 5, column 3: text after the quote"),
+            ("recipient,n\na,\nb,5\" disk\nc,\n".into(), "line 3, column 4: a quote inside a value"),
+            (
+                "recipient,n\na,\nb,\"5\nc,\nd,\n".into(),
+                "line 3, column 3: a quote opens here and is never closed",
+            ),
+            ("recipient,n\na,\nb,\0\n".into(), "line 3, column 3: a NUL byte"),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"x\":1}".into(),
+                "line 2, column 20: unknown field `x`",
+            ),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"\"}".into(),
+                "line 2, column 14: the recipient is empty",
+            ),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":7}".into(),
+                "line 2, column 14: the recipient is not a string",
+            ),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\\u0000\"}".into(),
+                "line 2, column 14: a NUL character",
+            ),
+            ("{\"recipient\":\"a\"}\n{\"params\":{}}".into(), "line 2, column 13: missing field `recipient`"),
+            ("{\"recipient\":\"a\"}\n{\"recipient\":\"王\",}".into(), "line 2, column 18: trailing comma"),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\"}{}".into(),
+                "line 2, column 18: trailing characters",
+            ),
+            ("{\"recipient\":\"a\"}\n{\"recipient\":\"b\"".into(), "line 2, column 16: EOF"),
+            ("{\"recipient\":\"a\"}\n[\"b\"]".into(), "line 2, column 1: not a JSON object"),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"params\":[1]}".into(),
+                "line 2, column 27: params are not a JSON object",
+            ),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"params\":{\"n\":1e999}}".into(),
+                "line 2, column 36: number out of range",
+            ),
+            (
+                format!(
+                    "{{\"recipient\":\"a\"}}\n{{\"recipient\":\"b\",\"params\":{{\"n\":{}{}}}}}",
+                    "[".repeat(30),
+                    "]".repeat(30)
+                ),
+                "line 2, column 27: params are nested more than 30 deep",
+            ),
+        ];
+        for (input, expected) in cases {
+            let (got, flaw) = import(input.as_bytes());
+            let flaw = flaw.unwrap_or_else(|| panic!("no flaw in {input:?}"));
+            assert!(flaw.starts_with(expected), "{input:?}: {flaw}");
+            let kept: Vec<&str> = got.iter().map(|row| row.recipient.as_str()).collect();
+            assert_eq!(kept, ["a"], "{input:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_at_all_is_named() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"", "line 1: nothing is here"),
+            (b"\xff\xfer\0", "line 1, column 1: this is UTF-16"),
+            (b"r\0e\0", "line 1, column 2: a NUL byte"),
+            (b"recipient,na\xefme\n", "line 1, column 13: this is not UTF-8"),
+            (b"to;name\n", "line 1, column 1: no column `recipient` in the header, only `to;name`"),
+            (b"recipient,a,a\n", "line 1, column 13: a second column `a`"),
+            (b"recipient,recipient\n", "line 1, column 11: a second column `recipient`"),
+            (b"recipient,,b\n", "line 1, column 11: a column without a name"),
+        ];
+        for (input, expected) in cases {
+            let (got, flaw) = import(input);
+            assert_eq!(got, []);
+            let flaw = flaw.unwrap();
+            assert!(flaw.starts_with(expected), "{flaw}");
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_not_read_into_memory_to_the_end() {
+        let mut input = b"recipient,n\na,\"".to_vec();
+        input.resize(RECORD_MOST + 100, b'\n');
+        let (_, flaw) = import(&input);
+        assert_eq!(flaw.unwrap(), "line 2: longer than 1024 KiB: is a quote in it not closed?");
+        let endless = io::repeat(b'x');
+        let flaw = read(BufReader::new(endless), &mut |_| Ok(())).unwrap().unwrap();
+        assert_eq!(flaw.to_string(), "line 1: longer than 1024 KiB");
+    }
+
+    #[test]
+    fn batches_are_bounded_in_rows_and_in_bytes() {
+        let wide = format!("recipient,n\n{}", format!("r,{}\n", "x".repeat(100_000)).repeat(20));
+        let long = format!("recipient\n{}", "r\n".repeat(2500));
+        for (input, rows, batches) in [(wide, 20, 4), (long, 2500, 3)] {
+            let mut sizes = Vec::new();
+            let flaw = read(input.as_bytes(), &mut |batch| {
+                sizes.push(batch.len());
+                Ok(())
+            });
+            assert_eq!(flaw.unwrap(), None);
+            assert_eq!((sizes.iter().sum::<usize>(), sizes.len()), (rows, batches), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn trouble_of_the_database_is_no_flaw() {
+        let error = read(&b"recipient\na\n"[..], &mut |_| anyhow::bail!("gone")).unwrap_err();
+        assert_eq!(error.to_string(), "gone");
+    }
+}

@@ -1,0 +1,279 @@
+//! `task`: a task is created, given targets, and moved along by a person. What moves its targets is a run.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use super::ask::Ask;
+use super::import::{Source, unfit};
+use super::no_such_task;
+use super::output::{hint, plain, targets};
+use super::status;
+use crate::cli::{
+    AddArgs, CancelArgs, CreateArgs, JsonArgs, PauseArgs, ResumeArgs, StatusArgs, TaskCommand, Until,
+};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::store::{Act, Added, Desk, Expiry, NAME_MOST, Turned};
+use crate::task::{NewTask, TaskId, TaskStatus, When, show_time};
+use crate::trouble::Trouble;
+use crate::who;
+
+pub fn run(
+    command: &TaskCommand,
+    config: &Config,
+    store: &mut dyn Desk,
+    out: &mut dyn Write,
+) -> Result<Exit> {
+    let (id, status, json) = match command {
+        TaskCommand::Create(args) => return create(args, config, store, out),
+        TaskCommand::Add(args) => return add(args, store, out),
+        TaskCommand::List(JsonArgs { json }) => {
+            return status::run(&StatusArgs { id: None, exact: false, json: *json }, store, out);
+        }
+        TaskCommand::Start(args) => (args.id, START.turn(args.id, store, None, Expiry::Keep)?, args.json),
+        TaskCommand::Pause(args) => (args.id, pause(args, store)?, args.json),
+        TaskCommand::Resume(args) => (args.id, resume(args, store)?, args.json),
+        TaskCommand::Cancel(args) => (args.id, cancel(args, store)?, args.json),
+    };
+    if json {
+        writeln!(out, "{}", json!({ "id": id, "status": status.word() }))?;
+    } else {
+        writeln!(out, "task {id} is {}", status.word())?;
+    }
+    Ok(Exit::Done)
+}
+
+fn create(args: &CreateArgs, config: &Config, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+    let payload = args.payload.as_deref().map(payload).transpose()?;
+    check(args, config)?;
+    let source = args.targets.as_deref().map(Source::open).transpose()?;
+    let id = store.create(&NewTask {
+        name: &args.name,
+        channel: &args.channel,
+        payload: payload.as_deref(),
+        priority: args.priority,
+        scheduled: args.at,
+        expires: args.expires,
+    })?;
+
+    let mut added = Added::default();
+    let mut status = TaskStatus::Draft;
+    if let (Some(source), Some(file)) = (source, args.targets.as_deref()) {
+        added = import(id, source, file, store, "it stays in draft")?;
+        if added == Added::default() {
+            bail!(Trouble::usage(format!(
+                "no target in {}; task {id} stays in draft: complete it with `{}`",
+                plain(&file.to_string_lossy()),
+                add_command(id, file)
+            )));
+        }
+        if !args.draft {
+            status = START.turn(id, store, None, Expiry::Keep)?;
+        }
+    }
+
+    if args.json {
+        writeln!(out, "{}", shown(id, status, added))?;
+    } else {
+        writeln!(out, "{id}")?;
+    }
+    if added.repeated > 0 {
+        hint(&format!("{} of the file were repeats and are merged", targets(added.repeated)));
+    }
+    if status == TaskStatus::Draft {
+        let add =
+            if args.targets.is_none() { format!("batch-send task add {id} FILE\n  ") } else { "".into() };
+        hint(&format!("task {id} is in draft; next:\n  {add}batch-send task start {id}"));
+    }
+    Ok(Exit::Done)
+}
+
+/// What clap cannot know.
+fn check(args: &CreateArgs, config: &Config) -> Result<()> {
+    if args.name.trim().is_empty() {
+        bail!(Trouble::usage("--name is empty"));
+    }
+    if args.name.chars().count() > NAME_MOST {
+        bail!(Trouble::usage(format!("--name is longer than {NAME_MOST} characters")));
+    }
+    if !config.channels.contains_key(&args.channel) {
+        let channel = plain(&args.channel);
+        let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
+        bail!(Trouble::usage(match known.as_slice() {
+            [] => format!(
+                "the configuration has no channel: add [channel.{channel}], beginning with its `kind`"
+            ),
+            _ => format!("no channel `{channel}` in the configuration, only: {}", known.join(", ")),
+        }));
+    }
+    let never = match (args.at, args.expires) {
+        (Some(When::At(at)), Some(When::At(expires))) => expires <= at,
+        (Some(When::In(at)), Some(When::In(expires))) => expires <= at,
+        // The other two need the database's clock, and a run pauses what has expired.
+        _ => false,
+    };
+    if never {
+        bail!(Trouble::usage("--expires is not after --at: nothing would be sent"));
+    }
+    Ok(())
+}
+
+/// JSON, or @FILE with JSON in it.
+fn payload(text: &str) -> Result<Cow<'_, str>> {
+    let (name, json) = match text.strip_prefix('@') {
+        None => (Cow::Borrowed("--payload"), Cow::Borrowed(text)),
+        Some(file) => {
+            let read = fs::read_to_string(file)
+                .with_context(|| Trouble::usage(format!("read the payload from {}", plain(file))))?;
+            (plain(file), Cow::Owned(read.trim_start_matches('\u{feff}').to_owned()))
+        }
+    };
+    let value = serde_json::from_str(&json)
+        .map_err(|error| Trouble::usage(format!("{name} is not JSON: {}", plain(&error.to_string()))))?;
+    match unfit(&value) {
+        Some(why) => bail!(Trouble::usage(format!("{name} is {why}"))),
+        None => Ok(json),
+    }
+}
+
+fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+    let id = args.id;
+    let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
+    if status == TaskStatus::Cancelled {
+        bail!(refused(id, status));
+    }
+    let source = Source::open(&args.targets)?;
+    let added = import(id, source, &args.targets, store, "they stay")?;
+    let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
+    if args.json {
+        writeln!(out, "{}", shown(id, status, added))?;
+    } else {
+        writeln!(out, "{} added, {} repeated", targets(added.new), added.repeated)?;
+    }
+    if status == TaskStatus::Draft {
+        hint(&format!("task {id} is in draft; next:\n  batch-send task start {id}"));
+    }
+    Ok(Exit::Done)
+}
+
+/// The public form of what `create` and `add` did.
+fn shown(id: TaskId, status: TaskStatus, added: Added) -> serde_json::Value {
+    json!({ "id": id, "status": status.word(), "new": added.new, "repeated": added.repeated })
+}
+
+/// Reads `source` into the task. What came before a bad line is in, and the sentence ends with the command that completes it.
+fn import(id: TaskId, source: Source, file: &Path, store: &mut dyn Desk, so_far: &str) -> Result<Added> {
+    let again = add_command(id, file);
+    let imported = source
+        .import(&mut |rows| store.add(id, rows))
+        .with_context(|| format!("task {id} is incomplete until `{again}` succeeds"))?;
+    let Some(flaw) = imported.flaw else { return Ok(imported.added) };
+    let before = targets(imported.added.new + imported.added.repeated);
+    bail!(Trouble::usage(format!(
+        "{flaw}; task {id} has the {before} before it, and {so_far}: mend the line and complete it with `{again}`"
+    )))
+}
+
+fn add_command(id: TaskId, file: &Path) -> String {
+    format!("batch-send task add {id} {}", shell_word(&file.to_string_lossy()))
+}
+
+/// As a shell reads it back.
+fn shell_word(text: &str) -> String {
+    let safe = |c: char| c.is_alphanumeric() || "-_./+:,@%".contains(c);
+    if !text.is_empty() && text.chars().all(safe) {
+        return text.to_owned();
+    }
+    format!("'{}'", plain(&text.replace('\'', "'\\''")))
+}
+
+/// A verb that moves a task from one status to another.
+struct Verb {
+    what: &'static str,
+    from: &'static [TaskStatus],
+    to: TaskStatus,
+}
+
+const START: Verb = Verb { what: "start", from: &[TaskStatus::Draft], to: TaskStatus::Pending };
+const PAUSE: Verb = Verb { what: "pause", from: &[TaskStatus::Pending], to: TaskStatus::Paused };
+const RESUME: Verb = Verb { what: "resume", from: &[TaskStatus::Paused], to: TaskStatus::Pending };
+const CANCEL: Verb = Verb {
+    what: "cancel",
+    from: &[TaskStatus::Draft, TaskStatus::Pending, TaskStatus::Paused],
+    to: TaskStatus::Cancelled,
+};
+
+impl Verb {
+    /// Where it stands already there is nothing to do.
+    fn turn(
+        &self,
+        id: TaskId,
+        store: &mut dyn Desk,
+        reason: Option<&str>,
+        expiry: Expiry,
+    ) -> Result<TaskStatus> {
+        let act = Act { who: &who::person(), what: self.what, why: reason };
+        match store.turn(id, self.from, self.to, reason, expiry, &act)? {
+            Turned::From(_) => Ok(self.to),
+            Turned::Refused(status) if status == self.to => Ok(status),
+            Turned::Refused(status) => Err(refused(id, status)),
+            Turned::NoSuchTask => Err(no_such_task(id)),
+        }
+    }
+}
+
+/// The status, and the verb that fits.
+fn refused(id: TaskId, status: TaskStatus) -> anyhow::Error {
+    let way = match status {
+        TaskStatus::Draft => format!("use `batch-send task start {id}`"),
+        TaskStatus::Pending => format!("use `batch-send task pause {id}`"),
+        TaskStatus::Paused => format!("use `batch-send task resume {id}`"),
+        TaskStatus::Finished => {
+            format!("nothing is left of it; `batch-send task add {id} FILE` gives it more targets")
+        }
+        TaskStatus::Cancelled => "that is for good; `batch-send task create` makes another".into(),
+    };
+    Trouble::usage(format!("task {id} is {}: {way}", status.word())).into()
+}
+
+fn pause(args: &PauseArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
+    let by = format!("by {}", who::person());
+    PAUSE.turn(args.id, store, Some(args.reason.as_deref().unwrap_or(&by)), Expiry::Keep)
+}
+
+fn resume(args: &ResumeArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
+    let id = args.id;
+    let expiry = match args.until {
+        None => Expiry::Keep,
+        Some(Until::Never) => Expiry::Never,
+        Some(Until::Time(when)) => Expiry::Until(when),
+    };
+    let task = store.task(id)?.ok_or_else(|| no_such_task(id))?;
+    match (task.status, args.until, task.expires_at) {
+        (TaskStatus::Paused, None, Some(end)) if task.expired => bail!(Trouble::usage(format!(
+            "task {id} expired at {}, and the next run would pause it again: give it a new end with `batch-send task resume {id} --until TIME|never`",
+            show_time(&end)
+        ))),
+        (TaskStatus::Pending, Some(_), _) => bail!(Trouble::usage(format!(
+            "task {id} is pending, and its end is changed while it is paused: use `batch-send task pause {id}` first"
+        ))),
+        _ => RESUME.turn(id, store, None, expiry),
+    }
+}
+
+fn cancel(args: &CancelArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
+    let person = Ask::person(args.yes, "cancel")?;
+    let id = args.id;
+    let task = store.task(id)?.ok_or_else(|| no_such_task(id))?;
+    if CANCEL.from.contains(&task.status) {
+        let question =
+            format!("End task {id} ({}) for good? What was not sent stays unsent.", plain(&task.name));
+        person.agrees(&question)?;
+    }
+    CANCEL.turn(id, store, None, Expiry::Keep)
+}

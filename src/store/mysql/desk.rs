@@ -1,0 +1,627 @@
+//! The store on MySQL and MariaDB: what an operator asks (`Desk`). Acts of a person take the task's row first, then targets in the
+//! order of id, some hundreds a transaction, and are audited in the transaction that does them.
+
+use super::connection::COMMIT;
+use super::*;
+use crate::trouble::Trouble;
+
+/// Rows of one INSERT, and its length in bytes, as far as the server takes it.
+const IMPORTED: usize = 2000;
+const IMPORTED_BYTES: usize = 1 << 20;
+
+/// Above so many targets an open task's counts are estimated unless asked to be exact.
+const COUNTED: u64 = 1_000_000;
+
+/// Targets read at once, of each status.
+const PAGE: usize = 1000;
+
+/// Every word of the column, the empty one of a careless application included.
+const STATUSES: [&str; 8] = ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
+
+fn no_such_task(id: TaskId) -> anyhow::Error {
+    Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")).into()
+}
+
+fn cancelled(id: TaskId, what: &str) -> anyhow::Error {
+    Trouble::usage(format!("task {id} is cancelled: nothing can be {what} any more")).into()
+}
+
+/// A time that a person typed, as an expression.
+fn when(when: When) -> String {
+    match when {
+        When::At(time) => quote(&time.format("%Y-%m-%d %H:%M:%S%.3f").to_string()),
+        When::In(wait) => format!("TIMESTAMPADD(MICROSECOND, {}000, NOW(3))", wait.as_millis()),
+    }
+}
+
+impl Tables {
+    fn audit_statement(&self, act: &Act<'_>, task: TaskId, targets: &[Option<TargetId>]) -> String {
+        let rows = targets.iter().map(|target| {
+            format!(
+                "({}, {}, {task}, {}, {})",
+                fitted(act.who, NAME_MOST),
+                fitted(act.what, 64),
+                target.map_or_else(|| "NULL".into(), |id| id.to_string()),
+                act.why.map_or_else(|| "NULL".into(), |why| fitted(why, REASON_MOST)),
+            )
+        });
+        format!("INSERT INTO {} (who, what, task_id, target_id, why) VALUES {}", self.audit, list(rows))
+    }
+}
+
+/// The task's row, locked in a new transaction: its status.
+fn lock_task(connection: &mut Connection, tables: &Tables, id: TaskId) -> Result<Option<String>, Fault> {
+    let text = format!("{BEGIN}SELECT status FROM {} WHERE id = {id} FOR UPDATE", tables.task);
+    Ok(last(connection.run(&text)?).rows.pop().map(|mut row| row.word()))
+}
+
+impl Desk for MySql {
+    fn schema(&mut self) -> Result<Schema> {
+        let Tables { migration, installation, .. } = &*self.tables;
+        let text = format!("SELECT (SELECT MAX(version) FROM {migration}), (SELECT MAX(id) FROM {installation})");
+        let row = match self.connection.persist(|connection, _| Ok(last(connection.run(&text)?).rows.pop())) {
+            Ok(row) => row,
+            Err(Fault::Missing(_)) => None,
+            Err(fault) => return Err(fault.into_error().context("cannot read the schema version")),
+        };
+        let Some(mut row) = row else {
+            return Ok(Schema { version: 0, installation: None });
+        };
+        let version = row.maybe()?.unwrap_or(0);
+        let installation = row.text().and_then(|id| id.parse().ok());
+        Ok(Schema { version, installation })
+    }
+
+    fn migrate(&mut self, patience: Duration) -> Result<Migrated> {
+        let deadline = Moment::now() + patience;
+        let (tables, lock) = (Rc::clone(&self.tables), self.lock_name.clone());
+        let migrated = self.connection.attempt("migrate", |connection, _| {
+            // The lock is the connection's: lost with it, everything begins again.
+            loop {
+                let text = format!("SELECT GET_LOCK('{lock}', {})", deadline.left().as_secs().min(3));
+                if last(connection.run(&text)?).rows.pop().map_or(Ok(false), |mut row| row.flag())? {
+                    break;
+                }
+                if deadline.passed() {
+                    return Err(Fault::Final(
+                        Trouble::try_later("another process migrates these tables right now").into(),
+                    ));
+                }
+            }
+            let migrated = apply(connection, &tables, deadline);
+            // After a loss the lock is gone, too, and a new connection would not hold it.
+            if !matches!(migrated, Err(Fault::Lost(_))) {
+                connection.run(&format!("SELECT RELEASE_LOCK('{lock}')"))?;
+            }
+            migrated
+        })?;
+        Ok(migrated)
+    }
+
+    fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId> {
+        let text = format!(
+            "INSERT INTO {} (name, channel, payload, priority, scheduled_at, expires_at) VALUES ({}, {}, {}, {}, {}, {})",
+            self.tables.task,
+            fitted(task.name, NAME_MOST),
+            quote(task.channel),
+            quote_or_null(task.payload),
+            task.priority,
+            task.scheduled.map_or_else(|| "NULL".into(), when),
+            task.expires.map_or_else(|| "NULL".into(), when),
+        );
+        let created = self.connection.persist(|connection, lost| {
+            if lost {
+                // Nothing about the row tells ours from another's, and two drafts are worse than a question.
+                return Err(Fault::Final(
+                    Trouble::try_later(
+                        "the connection was lost while the task was made: `batch-send task list` shows whether it is there",
+                    )
+                    .into(),
+                ));
+            }
+            Ok(last(connection.run(&text)?).id)
+        });
+        created.map_err(|fault| match fault {
+            Fault::Data(why) => why.context(Trouble::usage("the task cannot be made: a value does not fit")),
+            fault => fault.into_error().context("cannot make a task"),
+        })
+    }
+
+    fn add(&mut self, task: TaskId, rows: &[NewTarget]) -> Result<Added> {
+        if let Some(long) = rows.iter().find(|row| row.recipient.chars().count() > RECIPIENT_MOST) {
+            let start: String = long.recipient.chars().take(40).collect();
+            return Err(Trouble::usage(format!(
+                "recipient {start:?}... is longer than {RECIPIENT_MOST} characters"
+            ))
+            .into());
+        }
+        let tables = Rc::clone(&self.tables);
+        let most = IMPORTED_BYTES.min(self.connection.server.packet / 2);
+        let mut inserts: Vec<String> = Vec::new();
+        let mut count = 0;
+        for row in rows {
+            let values = format!("({task}, {}, {})", quote(&row.recipient), quote_or_null(row.params.as_deref()));
+            match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
+                Some(insert) => {
+                    insert.push_str(", ");
+                    insert.push_str(&values);
+                    count += 1;
+                }
+                None => {
+                    inserts.push(format!(
+                        "INSERT INTO {} (task_id, recipient, params) VALUES {values}",
+                        tables.target
+                    ));
+                    count = 1;
+                }
+            }
+        }
+        let added = self.connection.persist(|connection, _| {
+            let status = lock_task(connection, &tables, task)?.ok_or_else(|| no_such_task(task))?;
+            if status == "cancelled" {
+                return Err(Fault::Final(cancelled(task, "added")));
+            }
+            let mut new = 0;
+            for insert in &inserts {
+                // Not INSERT IGNORE: it would cut what is too long and take what is not valid.
+                new += last(connection.run(&format!("{insert} ON DUPLICATE KEY UPDATE id = id"))?).changed;
+            }
+            if status == "finished" && new > 0 {
+                connection.run(&format!(
+                    "UPDATE {} SET {REOPENED} WHERE id = {task}; COMMIT",
+                    tables.task
+                ))?;
+            } else {
+                connection.run(COMMIT)?;
+            }
+            Ok(Added { new, repeated: rows.len() as u64 - new })
+        });
+        added.map_err(|fault| match fault {
+            Fault::Data(why) => why.context(Trouble::usage(format!("cannot add targets to task {task}: a value does not fit"))),
+            fault => fault.into_error().context(format!("cannot add targets to task {task}")),
+        })
+    }
+
+    fn turn(
+        &mut self,
+        task: TaskId,
+        from: &[TaskStatus],
+        to: TaskStatus,
+        reason: Option<&str>,
+        expiry: Expiry,
+        act: &Act<'_>,
+    ) -> Result<Turned> {
+        let tables = Rc::clone(&self.tables);
+        let mut set = format!(
+            "status = '{}', status_reason = {}",
+            to.word(),
+            reason.map_or_else(|| "NULL".into(), |reason| fitted(reason, REASON_MOST))
+        );
+        match to {
+            TaskStatus::Paused | TaskStatus::Cancelled => set += ", halt_at = NOW(3)",
+            TaskStatus::Pending => set += ", unknown_run = 0",
+            TaskStatus::Draft | TaskStatus::Finished => {}
+        }
+        match expiry {
+            Expiry::Keep => {}
+            Expiry::Never => set += ", expires_at = NULL",
+            Expiry::Until(time) => set += &format!(", expires_at = {}", when(time)),
+        }
+        let busy = probes(&tables.target, task, &["processing", "sending"]);
+        let audit = tables.audit_statement(act, task, &[None]);
+        let mut before = None;
+        let turned = self.connection.persist(|connection, lost| {
+            let Some(word) = lock_task(connection, &tables, task)? else {
+                return Ok(Turned::NoSuchTask);
+            };
+            let status = TaskStatus::from_word(&word).unwrap_or(TaskStatus::Draft);
+            if let (true, Some(before), true) = (lost, before, status == to) {
+                return Ok(Turned::From(before));
+            }
+            if !from.contains(&status) {
+                return Ok(Turned::Refused(status));
+            }
+            before = Some(status);
+            let mut set = set.clone();
+            if to == TaskStatus::Cancelled && last(connection.run(&busy)?).rows.is_empty() {
+                set += ", finished_at = NOW(3)";
+            }
+            connection.run(&format!("UPDATE {} SET {set} WHERE id = {task}; {audit}; COMMIT", tables.task))?;
+            Ok(Turned::From(status))
+        });
+        turned.map_err(|fault| match fault {
+            Fault::Data(why) => why.context(Trouble::usage(format!("task {task} cannot be changed: a value does not fit"))),
+            fault => fault.into_error().context(format!("cannot change task {task}")),
+        })
+    }
+
+    fn task(&mut self, id: TaskId) -> Result<Option<Task>> {
+        let text = format!("SELECT {} FROM {} t WHERE id = {id}", task_columns(), self.tables.task);
+        self.read("read a task", &text)?.pop().map(|mut row| read_task(&mut row)).transpose()
+    }
+
+    fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
+        let tables = Rc::clone(&self.tables);
+        let which = only.map_or_else(String::new, |id| format!("WHERE t.id = {id}"));
+        let text = format!(
+            "SELECT {}, sent_count, failed_count, unknown_count FROM {} t {which} ORDER BY t.id DESC",
+            task_columns(),
+            tables.task
+        );
+        let mut tasks = Vec::new();
+        let mut open = Vec::new();
+        for mut row in self.read("read the tasks", &text)? {
+            let task = read_task(&mut row)?;
+            let frozen = (row.maybe()?, row.maybe()?, row.maybe()?);
+            let counts = match (task.status, frozen) {
+                (TaskStatus::Finished, (Some(sent), Some(failed), Some(unknown))) => {
+                    Counts { sent, failed, unknown, ..Counts::default() }
+                }
+                _ => {
+                    open.push(task.id);
+                    Counts::default()
+                }
+            };
+            tasks.push((task, counts));
+        }
+        let counted = self.count(&open, exact)?;
+        for (task, counts) in &mut tasks {
+            if let Some(counted) = counted.get(&task.id) {
+                *counts = *counted;
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
+        let look = |status: &str| {
+            format!(
+                "(SELECT {TARGET_COLUMNS} FROM {} FORCE INDEX (k_task_status) \
+                 WHERE task_id = {task} AND status = '{status}' ORDER BY id LIMIT {most})",
+                self.tables.target
+            )
+        };
+        let text = [look("pending"), look("retry")].join(" UNION ALL ");
+        let mut rows = self.read("look at targets", &text)?;
+        let mut targets: Vec<Target> = rows.iter_mut().map(read_target).collect::<Result<_>>()?;
+        targets.sort_by_key(|target| target.id);
+        targets.truncate(most);
+        Ok(targets)
+    }
+
+    fn targets(
+        &mut self,
+        task: TaskId,
+        statuses: &[&str],
+        each: &mut dyn FnMut(TargetRow) -> Result<()>,
+    ) -> Result<()> {
+        // Each status comes in the order of id from the index alone; merged, so do all.
+        let wanted = STATUSES.into_iter().filter(|word| statuses.is_empty() || statuses.contains(word));
+        let mut streams: Vec<Stream> = wanted.map(Stream::new).collect();
+        let mut last = 0;
+        loop {
+            for stream in &mut streams {
+                if stream.page.is_empty() && !stream.ended {
+                    stream.page = self.page(task, stream)?.into();
+                    stream.ended = stream.page.len() < PAGE;
+                    stream.after = stream.page.back().map_or(stream.after, |row| row.id);
+                }
+            }
+            let next = streams
+                .iter_mut()
+                .filter(|stream| !stream.page.is_empty())
+                .min_by_key(|stream| stream.page.front().map(|row| row.id));
+            let Some(row) = next.and_then(|stream| stream.page.pop_front()) else {
+                return Ok(());
+            };
+            // One that changed its status meanwhile may come twice.
+            if row.id > last {
+                last = row.id;
+                each(row)?;
+            }
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        task: TaskId,
+        targets: Option<&[TargetId]>,
+        to: Verdict,
+        act: &Act<'_>,
+    ) -> Result<u64> {
+        self.recover(Some(task))?;
+        let set = match to {
+            Verdict::Sent => "status = 'sent', settled_at = NOW(3), last_error = NULL",
+            Verdict::Failed => "status = 'failed', settled_at = NOW(3)",
+            Verdict::Retry => "status = 'pending', settled_at = NULL",
+        };
+        let change = Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
+        self.change(task, targets, &change, act)
+    }
+
+    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
+        let change = Change {
+            from: "failed",
+            set: "status = 'pending', settled_at = NULL, round = round + 1",
+            // One more round has no number, and the key of an earlier one would be taken for a repeat.
+            also: "AND round < 255",
+            reopens: true,
+            verb: "sent again",
+        };
+        self.change(task, None, &change, act)
+    }
+}
+
+/// What a person does to the targets of one status.
+struct Change {
+    from: &'static str,
+    set: &'static str,
+    also: &'static str,
+    /// They are open afterwards: a finished task is pending again, a cancelled one refuses.
+    reopens: bool,
+    verb: &'static str,
+}
+
+/// The targets of one status in the order of id, a page at a time.
+struct Stream {
+    status: &'static str,
+    page: VecDeque<TargetRow>,
+    after: TargetId,
+    ended: bool,
+}
+
+impl Stream {
+    fn new(status: &'static str) -> Self {
+        Self { status, page: VecDeque::new(), after: 0, ended: false }
+    }
+}
+
+impl MySql {
+    /// All targets of a status, or those of them that are among `targets`. How many were changed.
+    fn change(&mut self, task: TaskId, targets: Option<&[TargetId]>, change: &Change, act: &Act<'_>) -> Result<u64> {
+        let tables = Rc::clone(&self.tables);
+        let target = &tables.target;
+        let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
+        let mut named = targets.map(|targets| {
+            let mut targets = targets.to_vec();
+            targets.sort_unstable();
+            targets.dedup();
+            targets.chunks(CHUNK).map(list).collect::<Vec<_>>().into_iter()
+        });
+        let (mut changed, mut after, mut first) = (0, 0, true);
+        loop {
+            let look = match &mut named {
+                Some(chunks) => match chunks.next() {
+                    Some(ids) => format!("SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"),
+                    // Without any, still a word on a task that is not there.
+                    None if first => format!("SELECT id FROM {target} WHERE id = 0"),
+                    None => return Ok(changed),
+                },
+                // Forward only: what a run has made of them meanwhile is not changed twice.
+                None => format!(
+                    "SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
+                     ORDER BY id LIMIT {CHUNK} FOR UPDATE"
+                ),
+            };
+            let found = self.connection.attempt("change targets", |connection, _| {
+                let status = lock_task(connection, &tables, task)?.ok_or_else(|| no_such_task(task))?;
+                if status == "cancelled" && change.reopens {
+                    return Err(Fault::Final(cancelled(task, change.verb)));
+                }
+                let ids = ids(last(connection.run(&look)?).rows)?;
+                if ids.is_empty() {
+                    return Ok(ids);
+                }
+                let reopened = if change.reopens { REOPENED } else { UNFROZEN };
+                let audited: Vec<Option<TargetId>> = match (targets, changed) {
+                    (Some(_), _) => ids.iter().copied().map(Some).collect(),
+                    (None, 0) => vec![None],
+                    (None, _) => Vec::new(),
+                };
+                let audit = match audited.as_slice() {
+                    [] => String::new(),
+                    audited => tables.audit_statement(act, task, audited) + "; ",
+                };
+                connection.run(&format!(
+                    "UPDATE {} SET {reopened} WHERE id = {task} AND status = 'finished'; \
+                     UPDATE {target} SET {}, dedupe_until = NULL, message_hash = NULL, retry_at = NULL \
+                     WHERE id IN ({}) AND {condition}; {audit}COMMIT",
+                    tables.task,
+                    change.set,
+                    list(&ids)
+                ))?;
+                Ok(ids)
+            })?;
+            first = false;
+            changed += found.len() as u64;
+            match found.last() {
+                Some(last) => after = *last,
+                None if named.is_none() => return Ok(changed),
+                None => {}
+            }
+        }
+    }
+
+    fn page(&mut self, task: TaskId, stream: &Stream) -> Result<Vec<TargetRow>> {
+        let text = format!(
+            "SELECT id, recipient, params, attempts, round, {}, {}, {}, receipt, last_error, \
+             status = 'sending' AND {CLAIM_ENDED} FROM {} FORCE INDEX (k_task_status) \
+             WHERE task_id = {task} AND status = '{}' AND id > {} ORDER BY id LIMIT {PAGE}",
+            ms("retry_at"),
+            ms("send_at"),
+            ms("settled_at"),
+            self.tables.target,
+            stream.status,
+            stream.after,
+        );
+        let rows = self.read("read targets", &text)?;
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(TargetRow {
+                    id: row.number()?,
+                    task_id: task,
+                    recipient: row.word(),
+                    params: row.text(),
+                    status: stream.status.to_owned(),
+                    attempts: row.number()?,
+                    round: row.number()?,
+                    retry_at: time(row.maybe()?),
+                    send_at: time(row.maybe()?),
+                    settled_at: time(row.maybe()?),
+                    receipt: row.text(),
+                    last_error: row.text(),
+                    overdue: row.flag()?,
+                })
+            })
+            .collect()
+    }
+
+    /// The counts of tasks that have none frozen.
+    fn count(&mut self, tasks: &[TaskId], exact: bool) -> Result<HashMap<TaskId, Counts>> {
+        let tables = Rc::clone(&self.tables);
+        let target = &tables.target;
+        let mut counted: HashMap<TaskId, Counts> = HashMap::new();
+        let mut to_count = tasks.to_vec();
+        let table_is_large = !exact && !tasks.is_empty() && {
+            let text = format!(
+                "SELECT TABLE_ROWS FROM information_schema.TABLES \
+                 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {}",
+                quote(&format!("{}task_target", tables.prefix))
+            );
+            let row = self.read("read statistics", &text)?.pop();
+            row.map_or(Ok(None), |mut row| row.maybe::<u64>())?.unwrap_or(0) > COUNTED / 2
+        };
+        if table_is_large {
+            let mut small = Vec::new();
+            for id in to_count {
+                let counts = self.connection.attempt("estimate targets", |connection, _| {
+                    if estimate(connection, target, id)? <= COUNTED {
+                        return Ok(None);
+                    }
+                    let mut counts = Counts { estimated: true, ..Counts::default() };
+                    for status in STATUSES {
+                        let text = format!(
+                            "EXPLAIN SELECT id FROM {target} FORCE INDEX (k_task_status) \
+                             WHERE task_id = {id} AND status = '{status}'"
+                        );
+                        let rows = explained_rows(connection, &text)?;
+                        // The optimizer never says none.
+                        add_count(&mut counts, status, if rows > 1 { rows } else { 0 });
+                    }
+                    Ok(Some(counts))
+                })?;
+                match counts {
+                    Some(counts) => drop(counted.insert(id, counts)),
+                    None => small.push(id),
+                }
+            }
+            to_count = small;
+        }
+        for tasks in to_count.chunks(CHUNK) {
+            let which = format!("FORCE INDEX (k_task_status) WHERE task_id IN ({})", list(tasks));
+            let text =
+                format!("SELECT task_id, status, COUNT(*) FROM {target} {which} GROUP BY task_id, status");
+            for mut row in self.read("count targets", &text)? {
+                let (id, status, count) = (row.number()?, row.word(), row.number()?);
+                add_count(counted.entry(id).or_default(), &status, count);
+            }
+        }
+        for tasks in tasks.chunks(CHUNK) {
+            let text = format!(
+                "SELECT task_id, COUNT(*) FROM {target} FORCE INDEX (k_task_status) \
+                 WHERE task_id IN ({}) AND status = 'sending' AND {CLAIM_ENDED} GROUP BY task_id",
+                list(tasks)
+            );
+            for mut row in self.read("count targets", &text)? {
+                let (id, overdue) = (row.number()?, row.number()?);
+                counted.entry(id).or_default().overdue = overdue;
+            }
+        }
+        Ok(counted)
+    }
+}
+
+fn add_count(counts: &mut Counts, status: &str, count: u64) {
+    let of = match TargetStatus::from_word(status) {
+        Some(TargetStatus::Pending) => &mut counts.pending,
+        Some(TargetStatus::Processing) => &mut counts.processing,
+        Some(TargetStatus::Sending) => &mut counts.sending,
+        Some(TargetStatus::Sent) => &mut counts.sent,
+        Some(TargetStatus::Failed) => &mut counts.failed,
+        Some(TargetStatus::Retry) => &mut counts.retry,
+        Some(TargetStatus::Unknown) => &mut counts.unknown,
+        None => &mut counts.invalid,
+    };
+    *of += count;
+}
+
+/// Brings the schema to our version, under the named lock. Each file can be applied again after a part of it was.
+fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Result<Migrated, Fault> {
+    let Tables { prefix, task, migration, installation, .. } = tables;
+    let text = format!(
+        "CREATE TABLE IF NOT EXISTS {migration} (\
+         version INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(191) NOT NULL, checksum CHAR(36) NOT NULL, \
+         applied_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)) \
+         ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4; \
+         SELECT version, checksum FROM {migration} ORDER BY version"
+    );
+    let mut from = 0;
+    for mut row in last(connection.run(&text)?).rows {
+        let (version, checksum): (u32, _) = (row.number()?, row.word());
+        from = version;
+        let file = migrations::MIGRATIONS.iter().find(|migration| migration.version == version);
+        if let Some(file) = file.filter(|file| migrations::checksum(file.mysql) != checksum) {
+            log::warn!("migration {} was another text when it was applied here", file.name);
+        }
+    }
+    if from > migrations::VERSION {
+        return Err(check_version(from).map_or_else(Fault::Final, |()| Fault::Final(anyhow!("no such version"))));
+    }
+    let missing: Vec<_> = migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
+    if from > 0 && !missing.is_empty() {
+        wait_for_leases(connection, task, deadline)?;
+    }
+    let mut applied = Vec::new();
+    for file in missing {
+        for statement in migrations::statements(file.mysql, prefix) {
+            connection.run(&statement)?;
+        }
+        connection.run(&format!(
+            "INSERT INTO {migration} (version, name, checksum) VALUES ({}, {}, {}) \
+             ON DUPLICATE KEY UPDATE version = version",
+            file.version,
+            quote(file.name),
+            quote(&migrations::checksum(file.mysql)),
+        ))?;
+        applied.push(file.name.to_owned());
+    }
+    connection.run(&format!(
+        "INSERT INTO {installation} (one, id, server) \
+         VALUES (1, '{}', LEFT(CONCAT(@@hostname, ':', @@port), {NAME_MOST})) ON DUPLICATE KEY UPDATE one = one",
+        Uuid::new_v4()
+    ))?;
+    Ok(Migrated { from, to: migrations::VERSION, applied })
+}
+
+/// No run may meet tables that change under it. New leases are refused once the version has moved.
+fn wait_for_leases(connection: &mut Connection, task: &str, deadline: Moment) -> Result<(), Fault> {
+    let text = format!(
+        "SELECT COUNT(*), MAX(lock_owner) FROM {task} WHERE lock_token IS NOT NULL AND lock_until > NOW(3)"
+    );
+    loop {
+        let Some(mut row) = last(connection.run(&text)?).rows.pop() else {
+            return Ok(());
+        };
+        let (live, owner): (u64, _) = (row.number()?, row.word());
+        if live == 0 {
+            return Ok(());
+        }
+        if deadline.passed() {
+            return Err(Fault::Final(
+                Trouble::try_later(format!("{live} tasks are being worked on (by {owner}): migrate when no run is live"))
+                    .into(),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
