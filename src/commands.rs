@@ -64,9 +64,13 @@ fn installation(store: &mut dyn Desk) -> Result<Uuid> {
         Some(installation) if found == ours => return Ok(installation),
         _ if found == 0 => "the tables are not there yet: run `batch-send migrate`".to_owned(),
         _ if found > ours => {
-            format!("the tables are at version {found}, this batch-send knows {ours}: install a newer batch-send")
+            format!(
+                "the tables are at version {found}, this batch-send knows {ours}: install a newer batch-send"
+            )
         }
-        _ => format!("the tables are at version {found}, this batch-send needs {ours}: run `batch-send migrate`"),
+        _ => format!(
+            "the tables are at version {found}, this batch-send needs {ours}: run `batch-send migrate`"
+        ),
     };
     Err(Error::new(Trouble::usage(sentence)))
 }
