@@ -9,7 +9,7 @@
 mod connection;
 mod desk;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use anyhow::anyhow;
 
 use super::*;
 use crate::target::TargetStatus;
-use crate::task::Holder;
+use crate::task::{Holder, show_time};
 use crate::trouble::Trouble;
 
 pub struct MySql {
@@ -142,7 +142,8 @@ fn by_id(values: &[(TargetId, String)]) -> String {
     match values {
         [(_, first), rest @ ..] if rest.iter().all(|(_, value)| value == first) => first.clone(),
         _ => {
-            let choices: String = values.iter().map(|(id, value)| format!(" WHEN {id} THEN {value}")).collect();
+            let choices: String =
+                values.iter().map(|(id, value)| format!(" WHEN {id} THEN {value}")).collect();
             format!("CASE id{choices} END")
         }
     }
@@ -152,12 +153,12 @@ fn last(mut replies: Vec<Reply>) -> Reply {
     replies.pop().unwrap_or(Reply { rows: Vec::new(), changed: 0, id: 0 })
 }
 
-/// The columns that [`read_task`] reads, of `t`.
+/// The columns that [`read_task`] reads, of `t` and the pace `p` of its channel.
 fn task_columns() -> String {
     format!(
         "t.id, t.name, t.channel, t.payload, t.status, t.status_reason, t.priority, {}, {}, {}, {}, {}, \
-         t.lock_token IS NOT NULL AND t.lock_until > NOW(3), t.lock_owner, {}, {}, \
-         t.scheduled_at > NOW(3), t.expires_at <= NOW(3)",
+         t.lock_token IS NOT NULL AND t.lock_until >= NOW(3), t.lock_owner, {}, {}, \
+         t.scheduled_at > NOW(3), t.expires_at <= NOW(3), IF(p.next_at > NOW(6), {}, NULL)",
         ms("t.scheduled_at"),
         ms("t.expires_at"),
         ms("t.created_at"),
@@ -165,7 +166,13 @@ fn task_columns() -> String {
         ms("t.finished_at"),
         ms("t.lock_at"),
         ms("t.lock_until"),
+        ms("p.next_at"),
     )
+}
+
+/// The tables of [`task_columns`].
+fn tasks_with_pace(tables: &Tables, hint: &str) -> String {
+    format!("{} t {hint} LEFT JOIN {} p ON p.channel = t.channel", tables.task, tables.pace)
 }
 
 fn read_task(row: &mut Cells) -> Result<Task> {
@@ -186,17 +193,16 @@ fn read_task(row: &mut Cells) -> Result<Task> {
         lease: None,
         early: false,
         expired: false,
+        held_until: None,
     };
     let held = row.flag()?;
     let owner = row.word();
     let (since, until) = (time(row.maybe()?), time(row.maybe()?));
-    task.lease = held.then(|| Holder {
-        owner,
-        since: since.unwrap_or_default(),
-        until: until.unwrap_or_default(),
-    });
+    task.lease =
+        held.then(|| Holder { owner, since: since.unwrap_or_default(), until: until.unwrap_or_default() });
     task.early = row.flag()?;
     task.expired = row.flag()?;
+    task.held_until = time(row.maybe()?);
     Ok(task)
 }
 
@@ -223,11 +229,12 @@ impl Relay for MySql {
         // commit, may have come right after.
         let which = match only {
             Some(id) => format!("WHERE id = {id}"),
-            None => "FORCE INDEX (k_status) WHERE (status IN ('pending', 'paused', 'cancelled') AND finished_at IS NULL) \
+            None => "FORCE INDEX (k_status) WHERE (status IN ('', 'draft', 'pending', 'paused', 'cancelled') AND finished_at IS NULL) \
                      OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
                 .into(),
         };
-        let text = format!("SELECT id, status, expires_at <= NOW(3), finished_at IS NULL FROM {task} {which}");
+        let text =
+            format!("SELECT id, status, expires_at <= NOW(3), finished_at IS NULL FROM {task} {which}");
         let (mut unfinished, mut cancelled, mut finished, mut expired) = (vec![], vec![], vec![], vec![]);
         for mut row in self.read("look for unfinished tasks", &text)? {
             let (id, status): (TaskId, _) = (row.number()?, row.word());
@@ -271,9 +278,11 @@ impl Relay for MySql {
         }
 
         for id in expired {
-            let reason = format!("expired before it was finished; `batch-send resume {id} --until TIME` sends the rest");
+            let reason = format!(
+                "expired before it was finished; `batch-send resume {id} --until TIME` sends the rest"
+            );
             let text = format!(
-                "UPDATE {task} SET status = 'paused', status_reason = {}, halt_at = NOW(3) \
+                "UPDATE {task} SET status = 'paused', status_reason = {}, {HALT} \
                  WHERE id = {id} AND status = 'pending' AND expires_at <= NOW(3)",
                 fitted(&reason, REASON_MOST)
             );
@@ -311,12 +320,20 @@ impl Relay for MySql {
             channels => format!("AND t.channel NOT IN ({})", list(channels.iter().map(|name| quote(name)))),
         };
         let text = format!(
-            "SELECT t.id, t.channel FROM {task} t FORCE INDEX (k_status) \
-             WHERE t.status = 'pending' AND t.finished_at IS NULL AND {DUE} {unknown}"
+            "SELECT {} FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} {unknown} ORDER BY t.id",
+            task_columns(),
+            tasks_with_pace(&tables, "FORCE INDEX (k_status)"),
         );
+        let mut found = self.read("look for tasks that nobody serves", &text)?;
+        let found: Vec<Task> = found.iter_mut().map(read_task).collect::<Result<_>>()?;
         let mut strays = Vec::new();
-        for mut row in self.read("look for tasks that nobody serves", &text)? {
-            strays.push(Stray { task: row.number()?, channel: row.word(), paused: false });
+        for tasks in found.chunks(PROBED) {
+            let due = self.with_work(tasks)?;
+            strays.extend(tasks.iter().filter(|task| due.contains(&task.id)).map(|task| Stray {
+                task: task.id,
+                channel: task.channel.clone(),
+                paused: false,
+            }));
         }
         if strays.is_empty() {
             return Ok(strays);
@@ -340,7 +357,10 @@ impl Relay for MySql {
                     let text = format!(
                         "INSERT INTO {audit} (who, what, task_id, why) VALUES ({}, 'unserved', {id}, {})",
                         quote(OURSELVES),
-                        fitted(&format!("channel {channel} is not configured where it was seen"), REASON_MOST)
+                        fitted(
+                            &format!("channel {channel} is not configured where it was seen"),
+                            REASON_MOST
+                        )
                     );
                     self.write("remember a task that nobody serves", &text)?;
                 }
@@ -348,7 +368,7 @@ impl Relay for MySql {
                 Some(true) => {
                     let reason = format!("channel {channel} is not configured on any host that looked");
                     let text = format!(
-                        "UPDATE {task} t SET status = 'paused', status_reason = {}, halt_at = NOW(3) \
+                        "UPDATE {task} t SET status = 'paused', status_reason = {}, {HALT} \
                          WHERE id = {id} AND status = 'pending' AND {DUE}",
                         fitted(&reason, REASON_MOST)
                     );
@@ -363,18 +383,15 @@ impl Relay for MySql {
         if channels.is_empty() {
             return Ok(None);
         }
-        let tables = Rc::clone(&self.tables);
-        let Tables { task, pace, .. } = &*tables;
         let others = match left_alone {
             [] => String::new(),
             tasks => format!("AND t.id NOT IN ({})", list(tasks)),
         };
         let candidates = format!(
-            "SELECT {} FROM {task} t FORCE INDEX (k_status) LEFT JOIN {pace} p ON p.channel = t.channel \
-             WHERE t.status = 'pending' AND {DUE} AND t.channel IN ({}) \
-             AND (p.next_at IS NULL OR p.next_at <= NOW(6)) {others} \
+            "SELECT {} FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} AND t.channel IN ({}) {others} \
              ORDER BY t.priority DESC, t.served_at, t.id LIMIT {PROBED}",
             task_columns(),
+            tasks_with_pace(&self.tables, "FORCE INDEX (k_status)"),
             list(channels.iter().map(|name| quote(name))),
         );
         for page in 0.. {
@@ -398,22 +415,32 @@ impl Relay for MySql {
 
     fn lease(&mut self, task: TaskId, terms: &Terms, beside: bool) -> Result<Leasing> {
         let token = (!beside).then(Uuid::new_v4);
-        let Tables { task: tasks, migration, .. } = &*self.tables;
+        let Tables { task: tasks, pace, migration, .. } = &*self.tables;
         let version = format!("(SELECT MAX(version) FROM {migration})");
-        let take = token.map_or_else(String::new, |token| {
-            format!(
+        let not_held = format!(
+            "NOT EXISTS (SELECT 1 FROM {pace} p WHERE p.channel = t.channel AND p.next_at > NOW(6)) \
+             AND {version} = {}",
+            migrations::VERSION
+        );
+        let take = match token {
+            Some(token) => format!(
                 "UPDATE {tasks} t SET lock_token = '{token}', lock_owner = {}, lock_at = NOW(3), lock_until = {}, \
                  served_at = NOW(3), started_at = COALESCE(started_at, NOW(3)) \
-                 WHERE id = {task} AND status = 'pending' AND ({DUE} OR lock_token = '{token}') AND {version} = {}; ",
+                 WHERE id = {task} AND status = 'pending' AND ({DUE} OR lock_token = '{token}') AND {not_held}",
                 fitted(&terms.owner, NAME_MOST),
                 after(terms.lease),
-                migrations::VERSION,
-            )
-        });
+            ),
+            None => format!(
+                "UPDATE {tasks} t SET started_at = NOW(3) WHERE id = {task} AND started_at IS NULL \
+                 AND status IN ('pending', 'paused') AND (expires_at IS NULL OR expires_at > NOW(3)) AND {not_held}"
+            ),
+        };
         let text = format!(
-            "{BEGIN}{take}SELECT {version}, status, status_reason, scheduled_at > NOW(3), expires_at <= NOW(3), \
-             lock_token, lock_owner, unknown_run, {} FROM {tasks} WHERE id = {task} FOR UPDATE; COMMIT",
-            ms("halt_at")
+            "{BEGIN}{take}; SELECT {version}, lock_token, lock_owner, unknown_run, {}, {} FROM {} \
+             WHERE t.id = {task} FOR UPDATE; COMMIT",
+            ms("halt_at"),
+            task_columns(),
+            tasks_with_pace(&self.tables, ""),
         );
         let mut asked = Moment::now();
         let row = self.connection.attempt("take a lease", |connection, lost| {
@@ -428,27 +455,20 @@ impl Relay for MySql {
             return Ok(Leasing::Closed(format!("there is no task {task}")));
         };
         check_version(row.maybe()?.unwrap_or(0))?;
-        let (status, reason) = (row.word(), row.text());
-        let (early, expired) = (row.flag()?, row.flag()?);
         let (holder, owner) = (row.text(), row.text());
         let (unknown_run, halt) = (row.number()?, row.maybe()?);
+        let found = read_task(&mut row)?;
         let ours = token.is_some_and(|token| holder.as_deref() == Some(token.to_string().as_str()));
-        let stands = status == "pending" || (beside && status == "paused");
-        if !stands {
-            let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            return Ok(Leasing::Closed(format!("task {task} is {status}{why}")));
-        }
-        if expired && !ours {
-            return Ok(Leasing::Closed(format!("task {task} has expired")));
-        }
-        if early && !beside && !ours {
-            return Ok(Leasing::Closed(format!("task {task} is not yet due: it is scheduled for later")));
-        }
-        if !ours && !beside {
-            return Ok(Leasing::Held {
-                owner: owner.unwrap_or_else(|| "another run".into()),
-                token: holder.unwrap_or_default(),
-            });
+        if !ours {
+            if let Some(why) = closed(&found, beside) {
+                return Ok(Leasing::Closed(why));
+            }
+            if !beside {
+                return Ok(Leasing::Held {
+                    owner: owner.unwrap_or_else(|| "another run".into()),
+                    token: holder.unwrap_or_default(),
+                });
+            }
         }
         let until = asked + terms.lease - terms.margin;
         Ok(Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run }))
@@ -482,8 +502,8 @@ impl Relay for MySql {
             let (holder, stands) = (row.text(), row.flag()?);
             let ours = lease.token.is_none_or(|token| holder.as_deref() == Some(token.to_string().as_str()));
             Ok(match (ours, stands) {
-                (_, false) => Standing::Halted,
-                (false, true) => Standing::Lost,
+                (false, _) => Standing::Lost,
+                (true, false) => Standing::Halted,
                 (true, true) => Standing::Ours,
             })
         })?;
@@ -527,7 +547,8 @@ impl Relay for MySql {
             "status = 'processing', cron_token = '{token}', claim_until = {}",
             after(lease.terms.lease)
         );
-        let pending = format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
+        let pending =
+            format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
         let ours = format!(
             "SELECT {TARGET_COLUMNS} FROM {target} FORCE INDEX (k_task_status) \
              WHERE task_id = {} AND status = 'processing' AND cron_token = '{token}' ORDER BY id FOR UPDATE",
@@ -568,15 +589,14 @@ impl Relay for MySql {
             Ok(last(replies).rows)
         })?;
         let until = asked + lease.terms.lease - lease.terms.margin;
-        rows.into_iter()
-            .map(|mut row| Ok(Claimed { target: read_target(&mut row)?, token, until }))
-            .collect()
+        rows.into_iter().map(|mut row| Ok(Claimed { target: read_target(&mut row)?, token, until })).collect()
     }
 
     fn refuse(&mut self, _lease: &Lease, mut refused: Vec<(Claimed, String)>) -> Result<u64> {
         refused.sort_by_key(|(claimed, _)| (claimed.token, claimed.target.in_doubt, claimed.target.id));
         let mut changed = 0;
-        for group in refused.chunk_by(|(a, _), (b, _)| a.token == b.token && a.target.in_doubt == b.target.in_doubt)
+        for group in
+            refused.chunk_by(|(a, _), (b, _)| a.token == b.token && a.target.in_doubt == b.target.in_doubt)
         {
             for group in group.chunks(CHUNK) {
                 let (first, _) = &group[0];
@@ -596,7 +616,8 @@ impl Relay for MySql {
                      {which} AND status = 'processing'",
                     by_id(&reasons)
                 );
-                let count = format!("SELECT COUNT(*) FROM {target} {which} AND status = '{status}' FOR UPDATE");
+                let count =
+                    format!("SELECT COUNT(*) FROM {target} {which} AND status = '{status}' FOR UPDATE");
                 changed += self.connection.attempt("refuse targets", |connection, lost| {
                     let changed = last(connection.run(&text)?).changed;
                     if !lost {
@@ -692,27 +713,34 @@ impl Relay for MySql {
     }
 
     fn hold(&mut self, channel: &str, hold: &Hold) -> Result<Duration> {
+        const YEAR: Duration = Duration::from_secs(366 * 86_400);
         let pace = &self.tables.pace;
         let name = quote(channel);
         // A hold long after the end of the one before begins a new row of them.
         let look = format!(
             "{BEGIN}INSERT INTO {pace} (channel, next_at) VALUES ({name}, NOW(6)) \
              ON DUPLICATE KEY UPDATE channel = {name}; \
-             SELECT IF(next_at < NOW(6) - INTERVAL {} SECOND, 0, holds) FROM {pace} WHERE channel = {name} FOR UPDATE",
-            hold.most.as_secs().min(366 * 86_400)
+             SELECT IF(next_at < NOW(6) - INTERVAL {} SECOND, 0, holds), \
+             GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), next_at), 0) FROM {pace} WHERE channel = {name} FOR UPDATE",
+            hold.most.min(YEAR).as_secs()
         );
         self.connection.attempt("hold a channel", |connection, _| {
-            let row = last(connection.run(&look)?).rows.pop();
-            let holds: u32 = row.map_or(Ok(0), |mut row| row.number())?;
-            let wait = hold
-                .asked
-                .unwrap_or_else(|| hold.first.saturating_mul(1 << holds.min(31)).min(hold.most))
-                .min(Duration::from_secs(366 * 86_400));
+            let Some(mut row) = last(connection.run(&look)?).rows.pop() else {
+                return Err(Fault::Final(anyhow!("the row of channel {channel} is gone")));
+            };
+            let (holds, left): (u32, _) = (row.number()?, Duration::from_micros(row.number()?));
+            let wait = match hold.asked {
+                Some(asked) => asked.max(left),
+                // Other lanes meet the same silence: together they are one hold.
+                None if left > Duration::ZERO => left,
+                None => hold.first.saturating_mul(1 << holds.min(31)).min(hold.most),
+            }
+            .min(YEAR);
+            let holds = if left > Duration::ZERO { holds } else { (holds + 1).min(u32::from(u16::MAX)) };
             connection.run(&format!(
-                "UPDATE {pace} SET next_at = GREATEST(next_at, TIMESTAMPADD(MICROSECOND, {}, NOW(6))), \
-                 holds = {} WHERE channel = {name}; COMMIT",
+                "UPDATE {pace} SET next_at = TIMESTAMPADD(MICROSECOND, {}, NOW(6)), holds = {holds} \
+                 WHERE channel = {name}; COMMIT",
                 wait.as_micros(),
-                (holds + 1).min(u32::from(u16::MAX))
             ))?;
             Ok(wait)
         })
@@ -723,16 +751,17 @@ impl Relay for MySql {
         let reason = fitted(reason, REASON_MOST);
         let ours = lease.token.map_or_else(String::new, |token| format!("AND lock_token = '{token}'"));
         let text = format!(
-            "UPDATE {task} SET status = 'paused', status_reason = {reason}, halt_at = NOW(3) \
+            "UPDATE {task} SET status = 'paused', status_reason = {reason}, {HALT}, unknown_run = {} \
              WHERE id = {} AND status = 'pending' {ours}",
-            lease.task
+            lease.unknown_run, lease.task
         );
         let look = format!(
             "SELECT 1 FROM {task} WHERE id = {} AND status = 'paused' AND status_reason = {reason} {ours} FOR UPDATE",
             lease.task
         );
         self.connection.attempt("pause a task", |connection, lost| {
-            Ok(last(connection.run(&text)?).changed == 1 || (lost && !last(connection.run(&look)?).rows.is_empty()))
+            Ok(last(connection.run(&text)?).changed == 1
+                || (lost && !last(connection.run(&look)?).rows.is_empty()))
         })
     }
 
@@ -743,12 +772,16 @@ impl Relay for MySql {
         let id = lease.task;
         let Tables { task, target, .. } = &*self.tables;
         let look = format!(
-            "{BEGIN}SELECT lock_token, status, halt_at <=> {}, started_at <= NOW(3) - INTERVAL {} SECOND \
+            "{BEGIN}SELECT lock_token, status, halt_at <=> {}, COALESCE(started_at, created_at) <= NOW(3) - INTERVAL {} SECOND \
              FROM {task} WHERE id = {id} FOR UPDATE",
             moment(lease.halt),
             PATIENCE.as_secs()
         );
-        let has = probes(target, id, &["pending", "processing", "sending", "retry", "", "sent", "failed", "unknown"]);
+        let has = probes(
+            target,
+            id,
+            &["pending", "processing", "sending", "retry", "", "sent", "failed", "unknown"],
+        );
         self.connection.attempt("close a task", |connection, lost| {
             let Some(mut row) = last(connection.run(&look)?).rows.pop() else {
                 return Ok(Closed::Lost);
@@ -781,11 +814,11 @@ impl Relay for MySql {
                     "some targets have a status that does not exist: set it to 'pending', then resume the task".into(),
                 )
             } else if found.is_empty() && long_ago {
-                Closed::Paused("has no targets".into())
+                Closed::Paused("it has no targets".into())
             } else if found.is_empty() {
                 Closed::Open
             } else {
-                set += ", status = 'finished', finished_at = NOW(3)";
+                set += ", status = 'finished', status_reason = NULL, finished_at = NOW(3)";
                 if estimate(connection, target, id)? <= COUNTED_BY_CLOSE {
                     let mut counts = HashMap::new();
                     let text = format!(
@@ -802,7 +835,7 @@ impl Relay for MySql {
             };
             if let Closed::Paused(reason) = &closed {
                 set += &format!(
-                    ", status = 'paused', status_reason = {}, halt_at = NOW(3)",
+                    ", status = 'paused', status_reason = {}, {HALT}",
                     fitted(reason, REASON_MOST)
                 );
             }
@@ -819,13 +852,40 @@ const COUNTED_BY_CLOSE: u64 = 10_000_000;
 const DUE: &str = "(t.scheduled_at IS NULL OR t.scheduled_at <= NOW(3)) AND (t.expires_at IS NULL OR t.expires_at > NOW(3)) \
      AND (t.lock_token IS NULL OR t.lock_until IS NULL OR t.lock_until < NOW(3))";
 
+const NOT_HELD: &str = "(p.next_at IS NULL OR p.next_at <= NOW(6))";
+
 const CLAIM_ENDED: &str = "(claim_until IS NULL OR claim_until < NOW(3))";
+
+/// The moment of a pause or cancel: always later than the last, so that it is seen to move.
+const HALT: &str = "halt_at = GREATEST(NOW(3), COALESCE(halt_at + INTERVAL 1000 MICROSECOND, NOW(3)))";
 
 /// What a finished task becomes when one of its targets is open again.
 const REOPENED: &str =
     "status = 'pending', finished_at = NULL, sent_count = NULL, failed_count = NULL, unknown_count = NULL";
 
 const UNFROZEN: &str = "sent_count = NULL, failed_count = NULL, unknown_count = NULL";
+
+/// Why a task is not to be worked on, if so. `beside`: a forced run passes a pause and the schedule.
+fn closed(task: &Task, beside: bool) -> Option<String> {
+    let Task { id, channel, .. } = task;
+    let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+    match task.status {
+        TaskStatus::Draft => Some(format!("task {id} is a draft: `batch-send task start {id}` lets it go")),
+        TaskStatus::Paused if !beside => Some(format!("task {id} is paused{reason}")),
+        TaskStatus::Finished => Some(format!("task {id} is finished")),
+        TaskStatus::Cancelled => Some(format!("task {id} is cancelled")),
+        TaskStatus::Pending | TaskStatus::Paused if task.expired => Some(format!(
+            "task {id} has expired: `batch-send task resume {id} --until TIME` gives it a new end"
+        )),
+        TaskStatus::Pending | TaskStatus::Paused if task.early && !beside => {
+            let at = task.scheduled_at.map_or(String::new(), |at| format!(" before {}", show_time(&at)));
+            Some(format!("task {id} is not to be sent{at}"))
+        }
+        TaskStatus::Pending | TaskStatus::Paused => task
+            .held_until
+            .map(|until| format!("channel \"{channel}\" is left alone until {}", show_time(&until))),
+    }
+}
 
 fn check_version(found: u32) -> Result<()> {
     let ours = migrations::VERSION;
@@ -874,7 +934,7 @@ struct Dead {
     claimed: Vec<TargetId>,
     /// Begun, and the provider still remembers the key.
     remembered: Vec<TargetId>,
-    begun: HashMap<TaskId, Vec<TargetId>>,
+    begun: BTreeMap<TaskId, Vec<TargetId>>,
 }
 
 impl MySql {
@@ -915,7 +975,8 @@ impl MySql {
             let unknown = self.connection.attempt("recover targets", |connection, _| {
                 let unknown = last(connection.run(&text)?).changed;
                 if unknown > 0 {
-                    connection.run(&format!("UPDATE {task} SET {count}{UNFROZEN} WHERE id = {of}; COMMIT"))?;
+                    connection
+                        .run(&format!("UPDATE {task} SET {count}{UNFROZEN} WHERE id = {of}; COMMIT"))?;
                 }
                 Ok(unknown)
             })?;
@@ -968,7 +1029,11 @@ impl MySql {
         let (mut work, mut wait) = (HashSet::new(), HashSet::new());
         for mut row in self.read("look for work", &looks.join(" UNION ALL "))? {
             let (id, what): (TaskId, _) = (row.number()?, row.word());
-            if what == "work" { work.insert(id) } else { wait.insert(id) };
+            if what == "work" {
+                work.insert(id)
+            } else {
+                wait.insert(id)
+            };
         }
         Ok(candidates
             .iter()
@@ -1049,10 +1114,12 @@ impl MySql {
             let settled = reconcile(connection, tables, &settling, &mut changed)?;
             let mut begun = HashSet::new();
             for group in &beginning {
-                if changed.next() == Some(group.len() as u64) {
+                let changed = changed.next().unwrap_or(0);
+                if changed == group.len() as u64 {
                     begun.extend(group.iter().map(|ready| ready.claimed.target.id));
                 } else {
-                    begun.extend(read_back(connection, tables, group, &lease.terms)?);
+                    let changed = (!lost).then_some(changed);
+                    begun.extend(read_back(connection, tables, group, &lease.terms, changed)?);
                 }
             }
             Ok(Written { settled, begun, since })
@@ -1084,7 +1151,9 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
     let hashes: Vec<_> = group
         .iter()
         .map(|ready| {
-            let hash = ready.hash.map_or_else(|| "NULL".into(), |hash| format!("0x{}", Uuid::from_bytes(hash).simple()));
+            let hash = ready
+                .hash
+                .map_or_else(|| "NULL".into(), |hash| format!("0x{}", Uuid::from_bytes(hash).simple()));
             (ready.claimed.target.id, hash)
         })
         .collect();
@@ -1108,29 +1177,32 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
     )
 }
 
-/// After a begin that changed fewer than asked: which of them are begun and ours. Those that may never be sent again
-/// by themselves become unknown here.
+/// After a begin that changed fewer than asked: which of them it began. Those that may never be sent again by themselves
+/// become unknown here. `changed`: how many it began; not known after a loss, when an earlier try may have begun some.
 fn read_back(
     connection: &mut Connection,
     tables: &Tables,
     group: &[&Ready],
     terms: &Terms,
+    changed: Option<u64>,
 ) -> Result<Vec<TargetId>, Fault> {
     let Tables { target, .. } = tables;
     let token = group[0].claimed.token;
     let rows = last(connection.run(&format!(
-        "{BEGIN}SELECT id, status, dedupe_until IS NOT NULL AND claim_until > NOW(3), dedupe_until > {} FROM {target} \
+        "{BEGIN}SELECT id, status, {}, dedupe_until IS NOT NULL AND claim_until > NOW(3), dedupe_until > {} FROM {target} \
          WHERE id IN ({}) AND cron_token = '{token}' ORDER BY id FOR UPDATE",
+        ms("send_at"),
         after(terms.send + terms.margin),
         list(group.iter().map(|ready| ready.claimed.target.id)),
     ))?)
     .rows;
-    let mut begun = Vec::new();
+    let mut sending: Vec<(TargetId, Option<i64>)> = Vec::new();
     let mut hopeless = Vec::new();
     for mut row in rows {
-        let (id, status, in_doubt, in_time) = (row.number()?, row.word(), row.flag()?, row.flag()?);
+        let (id, status, began): (_, _, Option<i64>) = (row.number()?, row.word(), row.maybe()?);
+        let (in_doubt, in_time) = (row.flag()?, row.flag()?);
         match status.as_str() {
-            "sending" => begun.push(id),
+            "sending" => sending.push((id, began)),
             "processing" if in_doubt => {
                 let why = if in_time {
                     "an earlier attempt may have arrived, and the message has changed since"
@@ -1150,7 +1222,15 @@ fn read_back(
             list(hopeless.iter().map(|(id, _)| id)),
         ))?;
     }
-    Ok(begun)
+    if let Some(changed) = changed {
+        // One statement gives one time. What began earlier is in flight already, and must not leave again.
+        let latest = sending.iter().map(|(_, began)| *began).max().flatten();
+        sending.retain(|(_, began)| *began == latest);
+        if sending.len() as u64 != changed {
+            sending.clear();
+        }
+    }
+    Ok(sending.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Answers that one statement can write: of one token and kind, by id.
@@ -1159,7 +1239,8 @@ fn groups<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<Vec<&'a Answer>>
         let kind = match answer.settlement {
             Settlement::Sent { .. } => 0,
             Settlement::Failed { .. } => 1,
-            Settlement::Retry { .. } => 2,
+            Settlement::Retry { in_doubt: false, .. } => 2,
+            Settlement::Retry { in_doubt: true, .. } => 5,
             Settlement::Unknown { .. } => 3,
             Settlement::Returned { .. } => 4,
         };
@@ -1244,8 +1325,13 @@ fn settle_statement(tables: &Tables, group: &[&Answer], from: &str) -> String {
     if forgets(group[0]) {
         set += ", dedupe_until = NULL, message_hash = NULL";
     }
+    // In doubt and to be repeated, though nobody remembers its key: looked at more closely.
+    let keyed = match group[0].settlement {
+        Settlement::Retry { in_doubt: true, .. } => " AND dedupe_until IS NOT NULL",
+        _ => "",
+    };
     format!(
-        "UPDATE {} SET {set} WHERE id IN ({}) AND cron_token = '{}' AND status {from}",
+        "UPDATE {} SET {set} WHERE id IN ({}) AND cron_token = '{}' AND status {from}{keyed}",
         tables.target,
         list(group.iter().map(|answer| answer.id)),
         group[0].token
@@ -1288,143 +1374,149 @@ fn reconcile(
 
 /// What an answer means for a row that is not simply `sending` under its token.
 enum Late {
-    /// The row says so already.
-    Written,
-    /// Write it now: as it is, or as failed since it came late.
+    /// The row says so already, or says no less.
+    Said,
+    /// To be written now: as it is, as failed since it came late, or as unknown since nobody remembers its key.
     Settle,
     Fail,
+    Doubt,
     /// It changes nothing.
     Fenced,
     Duplicate,
 }
 
-/// `token` and `status`: the row's, as found under its lock.
-fn late(answer: &Answer, token: Option<&str>, status: &str) -> Late {
-    let accepted = matches!(answer.settlement, Settlement::Sent { .. });
-    if token != Some(answer.token.to_string().as_str()) {
-        return if accepted { Late::Duplicate } else { Late::Fenced };
+/// What was found of a target, under its lock.
+struct Found {
+    task: TaskId,
+    token: Option<String>,
+    status: String,
+    /// The latest attempt carried a key that the provider remembers.
+    keyed: bool,
+}
+
+fn late(answer: &Answer, found: &Found) -> Late {
+    use Settlement as S;
+    if found.token != Some(answer.token.to_string()) {
+        return if matches!(answer.settlement, S::Sent { .. }) { Late::Duplicate } else { Late::Fenced };
     }
-    match (&answer.settlement, status) {
-        (Settlement::Sent { .. }, "sent") => Late::Written,
-        // Nothing newer has begun, or the token would be another: it is the last word.
-        (Settlement::Sent { .. }, _) => Late::Settle,
-        (Settlement::Unknown { .. }, "unknown") => Late::Written,
-        (Settlement::Unknown { .. } | Settlement::Retry { in_doubt: true, .. }, "unknown") => Late::Fenced,
-        (Settlement::Failed { .. }, "failed") => Late::Written,
-        (Settlement::Retry { .. }, "retry" | "pending") => Late::Written,
-        // `processing`: it was never begun, so there is nothing to take back.
-        (Settlement::Returned { .. }, "pending" | "processing") => Late::Written,
-        // Written before, when it came late.
-        (Settlement::Retry { in_doubt: false, .. } | Settlement::Returned { .. }, "failed") => Late::Written,
-        (_, "unknown") if answer.in_doubt => Late::Fenced,
-        (_, "unknown") => Late::Fail,
-        // A begin whose commit was seen late.
+    match (&answer.settlement, found.status.as_str()) {
+        (S::Sent { .. }, "sent") => Late::Said,
+        // Nothing newer has begun, or the token would differ.
+        (S::Sent { .. }, _) => Late::Settle,
+        (S::Retry { in_doubt: true, .. }, "sending") if !found.keyed => Late::Doubt,
         (_, "sending") => Late::Settle,
+        // Late. Never back to retry or pending: the task may be finished.
+        (S::Unknown { .. } | S::Retry { in_doubt: true, .. }, "unknown") => Late::Said,
+        (_, "unknown") if answer.in_doubt => Late::Said,
+        (_, "unknown") => Late::Fail,
+        // Written before, and perhaps promoted since.
+        (S::Failed { .. } | S::Returned { .. } | S::Retry { in_doubt: false, .. }, "failed") => Late::Said,
+        (S::Retry { .. }, "retry" | "pending") => Late::Said,
+        // `processing`: a begin that was never committed. Its claim ends by itself.
+        (S::Returned { .. }, "pending" | "processing") => Late::Said,
         _ => Late::Fenced,
     }
 }
 
 fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]) -> Result<Settled, Fault> {
     let Tables { task, target, audit, .. } = tables;
-    let of: BTreeSet<TaskId> = answers.iter().map(|answer| answer.task).collect();
+    let tasks: BTreeSet<TaskId> = answers.iter().map(|answer| answer.task).collect();
     let targets: BTreeSet<TargetId> = answers.iter().map(|answer| answer.id).collect();
     let rows = last(connection.run(&format!(
         "{BEGIN}SELECT id FROM {task} WHERE id IN ({}) ORDER BY id FOR UPDATE; \
-         SELECT id, task_id, cron_token, status FROM {target} WHERE id IN ({}) ORDER BY id FOR UPDATE",
-        list(&of),
+         SELECT id, task_id, cron_token, status, dedupe_until IS NOT NULL FROM {target} \
+         WHERE id IN ({}) ORDER BY id FOR UPDATE",
+        list(&tasks),
         list(&targets)
     ))?)
     .rows;
     let mut found = HashMap::new();
     for mut row in rows {
         let id: TargetId = row.number()?;
-        found.insert(id, (row.number::<TaskId>()?, row.text(), row.word()));
+        let (task, token, status, keyed) = (row.number()?, row.text(), row.word(), row.flag()?);
+        found.insert(id, Found { task, token, status, keyed });
     }
 
     let mut settled = Settled::default();
-    let mut as_is = Vec::new();
-    let mut failed = Vec::new();
+    // What is written, by the end of the condition on the status that it may be in.
+    let (mut accepted, mut as_is, mut failed, mut doubtful) = (vec![], vec![], vec![], vec![]);
     let mut audited = Vec::new();
     let mut touched = BTreeSet::new();
     for answer in answers {
-        let row = found.get(&answer.id).filter(|(task, ..)| *task == answer.task);
-        let Some((_, token, status)) = row else {
+        let Some(found) = found.get(&answer.id).filter(|found| found.task == answer.task) else {
             settled.fenced.push(answer.id);
             continue;
         };
-        match late(answer, token.as_deref(), status) {
-            Late::Written => settled.written += 1,
-            Late::Settle => {
-                settled.written += 1;
-                settled.late += u64::from(status != "sending");
-                touched.insert(answer.task);
-                as_is.push(*answer);
-            }
-            Late::Fail => {
-                settled.written += 1;
-                settled.late += 1;
-                touched.insert(answer.task);
-                failed.push(came_late(answer));
-            }
+        let meaning = late(answer, found);
+        match meaning {
+            Late::Said => settled.written += 1,
             Late::Fenced => settled.fenced.push(answer.id),
+            Late::Settle | Late::Fail | Late::Doubt => {
+                settled.written += 1;
+                if found.status != "sending" {
+                    settled.late += 1;
+                    touched.insert(answer.task);
+                }
+                match (meaning, &answer.settlement) {
+                    (Late::Fail, _) => {
+                        failed.push(answer.instead(Settlement::Failed { reason: ANSWERED_LATE.into() }));
+                    }
+                    (Late::Doubt, Settlement::Retry { reason, .. }) => {
+                        doubtful.push(answer.instead(Settlement::Unknown { reason: reason.clone() }));
+                    }
+                    (_, Settlement::Sent { .. }) => accepted.push(*answer),
+                    _ => as_is.push(*answer),
+                }
+            }
             Late::Duplicate => {
                 settled.duplicates.push(answer.id);
-                let why = fitted(
-                    &format!(
-                        "accepted under {}, and the row is {status} under {}: another attempt was or will be made",
-                        answer.token,
-                        token.as_deref().unwrap_or("none")
-                    ),
-                    REASON_MOST,
-                );
-                // Once, however often the answer comes.
-                audited.push(format!(
-                    "INSERT INTO {audit} (who, what, task_id, target_id, why) \
-                     SELECT {}, 'duplicate', {}, {}, {why} FROM {target} WHERE id = {} AND NOT EXISTS \
-                     (SELECT 1 FROM {audit} WHERE task_id = {} AND what = 'duplicate' AND target_id = {} AND why LIKE {})",
-                    quote(OURSELVES),
-                    answer.task,
-                    answer.id,
-                    answer.id,
-                    answer.task,
-                    answer.id,
-                    quote(&format!("accepted under {},%", answer.token)),
-                ));
+                audited.push(duplicate_statement(audit, answer));
             }
         }
     }
-    let mut statements: Vec<String> = Vec::new();
+    let mut statements = Vec::new();
     if !touched.is_empty() {
-        statements.push(format!(
-            "UPDATE {task} SET {UNFROZEN} WHERE id IN ({}) AND status = 'finished'",
-            list(&touched)
-        ));
+        statements.push(format!("UPDATE {task} SET {UNFROZEN} WHERE id IN ({})", list(&touched)));
     }
-    statements.extend(groups(as_is.into_iter()).iter().map(|group| {
-        let accepted = matches!(group[0].settlement, Settlement::Sent { .. });
-        settle_statement(tables, group, if accepted { "<> 'sent'" } else { "= 'sending'" })
-    }));
-    statements
-        .extend(groups(failed.iter()).iter().map(|group| settle_statement(tables, group, "= 'unknown'")));
+    for (answers, from) in [
+        (groups(accepted.into_iter()), "<> 'sent'"),
+        (groups(as_is.into_iter()), "= 'sending'"),
+        (groups(doubtful.iter()), "= 'sending'"),
+        (groups(failed.iter()), "= 'unknown'"),
+    ] {
+        statements.extend(answers.iter().map(|group| settle_statement(tables, group, from)));
+    }
     statements.extend(audited);
     if !statements.is_empty() {
         connection.run(&format!("{}; COMMIT", statements.join("; ")))?;
     }
-    // Without anything to write the locks go with the transaction, when the work ends.
+    // Without anything to write the locks go when the work ends.
     Ok(settled)
 }
 
-/// "Not accepted", of a target that a recover has given up: it failed, since a retry would reopen a finished task.
-fn came_late(answer: &Answer) -> Answer {
-    let said = match &answer.settlement {
-        Settlement::Failed { reason } | Settlement::Retry { reason, .. } | Settlement::Returned { reason } => reason,
-        Settlement::Sent { .. } | Settlement::Unknown { .. } => "",
+/// Audits an acceptance that finds another token on its row; once, however often the answer comes.
+fn duplicate_statement(audit: &str, answer: &Answer) -> String {
+    let receipt = match &answer.settlement {
+        Settlement::Sent { receipt: Some(receipt) } => format!(", receipt {}", fit(receipt, RECEIPT_MOST)),
+        _ => String::new(),
     };
-    Answer {
-        task: answer.task,
-        id: answer.id,
-        token: answer.token,
-        in_doubt: answer.in_doubt,
-        settlement: Settlement::Failed { reason: format!("{ANSWERED_LATE}: {said}") },
+    let why = fitted(
+        &format!("accepted under token {}{receipt}, after another attempt was allowed", answer.token),
+        REASON_MOST,
+    );
+    format!(
+        "INSERT INTO {audit} (who, what, task_id, target_id, why) \
+         SELECT {}, 'duplicate', {task}, {target}, {why} FROM (SELECT 1) once WHERE NOT EXISTS \
+         (SELECT 1 FROM {audit} WHERE task_id = {task} AND target_id = {target} AND what = 'duplicate' AND why = {why})",
+        quote(OURSELVES),
+        task = answer.task,
+        target = answer.id,
+    )
+}
+
+impl Answer {
+    /// The same answer, with another conclusion.
+    fn instead(&self, settlement: Settlement) -> Self {
+        Self { task: self.task, id: self.id, token: self.token, in_doubt: self.in_doubt, settlement }
     }
 }

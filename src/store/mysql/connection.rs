@@ -43,7 +43,9 @@ impl Settings {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let no_host = authority.is_empty() || authority.ends_with('@');
         if no_host && parameters.socket.is_none() {
-            return Err(Trouble::usage("database_url names no host: mysql://user:password@host/database").into());
+            return Err(
+                Trouble::usage("database_url names no host: mysql://user:password@host/database").into()
+            );
         }
         let host = if no_host { "localhost" } else { "" };
         let opts = Opts::from_url(&format!("mysql://{authority}{host}/{path}")).map_err(|error| {
@@ -56,14 +58,17 @@ impl Settings {
             ))
         })?;
         let Some(database) = opts.get_db_name().map(str::to_owned) else {
-            return Err(
-                Trouble::usage("database_url names no database: mysql://user:password@host/database").into()
-            );
+            return Err(Trouble::usage(
+                "database_url names no database: mysql://user:password@host/database",
+            )
+            .into());
         };
         let host = opts.get_ip_or_hostname().into_owned();
         let place = match &parameters.socket {
             Some(socket) => socket.clone(),
-            None if host.contains(':') => format!("[{}]:{}", host.trim_matches(['[', ']']), opts.get_tcp_port()),
+            None if host.contains(':') => {
+                format!("[{}]:{}", host.trim_matches(['[', ']']), opts.get_tcp_port())
+            }
             None => format!("{host}:{}", opts.get_tcp_port()),
         };
         let tls = parameters.tls(&host)?;
@@ -137,9 +142,9 @@ impl Parameters {
         let tls = SslOpts::default().with_root_cert_path(self.ca.clone());
         match mode {
             "disabled" => Ok(None),
-            "required" => Ok(Some(
-                tls.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true),
-            )),
+            "required" => {
+                Ok(Some(tls.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true)))
+            }
             "verify_ca" => Ok(Some(tls.with_danger_skip_domain_validation(true))),
             "verify_identity" => Ok(Some(tls)),
             other => Err(Trouble::usage(format!(
@@ -217,7 +222,8 @@ impl Fault {
                 Self::Lost(unreachable(place, &format!("{text} (error {})", error.code)))
             }
             1040 | 1203 | 1226 | 1129 => Self::Final(
-                Trouble::try_later(format!("the database at {place} takes no more connections: {text}")).into(),
+                Trouble::try_later(format!("the database at {place} takes no more connections: {text}"))
+                    .into(),
             ),
             1044 | 1045 | 1698 => usage(format!("the database at {place} denies access: {text}")),
             1049 => usage(format!("the database at {place} has no such database: {text}")),
@@ -364,7 +370,9 @@ impl Connection {
             {
                 tls_fault(place, &error)
             }
-            mysql::Error::DriverError(error @ mysql::DriverError::TlsNotSupported) => tls_fault(place, &error),
+            mysql::Error::DriverError(error @ mysql::DriverError::TlsNotSupported) => {
+                tls_fault(place, &error)
+            }
             mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, why, _)))) => {
                 Fault::Lost(unreachable(place, &why))
             }
@@ -420,7 +428,10 @@ impl Connection {
     /// Does `work` until it is done, a bounded number of times, with a new connection where the last one is lost.
     /// `work` starts from its beginning each time and is told whether an earlier try may have been carried
     /// out without our knowing.
-    pub fn persist<T>(&mut self, mut work: impl FnMut(&mut Self, bool) -> Result<T, Fault>) -> Result<T, Fault> {
+    pub fn persist<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Self, bool) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let started = Moment::now();
         let mut lost = false;
         let mut tries = 0;
@@ -430,7 +441,8 @@ impl Connection {
             // What was left open is given up here, so that `work` may return from anywhere.
             if self.in_transaction {
                 self.in_transaction = false;
-                self.conn = self.conn.take().and_then(|mut conn| conn.query_drop("ROLLBACK").ok().map(|()| conn));
+                self.conn =
+                    self.conn.take().and_then(|mut conn| conn.query_drop("ROLLBACK").ok().map(|()| conn));
             }
             let fault = match done {
                 Ok(done) => return Ok(done),

@@ -58,7 +58,8 @@ fn lock_task(connection: &mut Connection, tables: &Tables, id: TaskId) -> Result
 impl Desk for MySql {
     fn schema(&mut self) -> Result<Schema> {
         let Tables { migration, installation, .. } = &*self.tables;
-        let text = format!("SELECT (SELECT MAX(version) FROM {migration}), (SELECT MAX(id) FROM {installation})");
+        let text =
+            format!("SELECT (SELECT MAX(version) FROM {migration}), (SELECT MAX(id) FROM {installation})");
         let row = match self.connection.persist(|connection, _| Ok(last(connection.run(&text)?).rows.pop())) {
             Ok(row) => row,
             Err(Fault::Missing(_)) => None,
@@ -96,6 +97,13 @@ impl Desk for MySql {
             migrated
         })?;
         Ok(migrated)
+    }
+
+    fn drop_tables(&mut self) -> Result<()> {
+        let Tables { task, target, pace, installation, migration, audit, .. } = &*self.tables;
+        let text =
+            format!("DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {migration}");
+        self.write("drop the tables", &text).map(drop)
     }
 
     fn create(&mut self, task: &NewTask<'_>) -> Result<TaskId> {
@@ -140,7 +148,11 @@ impl Desk for MySql {
         let mut inserts: Vec<String> = Vec::new();
         let mut count = 0;
         for row in rows {
-            let values = format!("({task}, {}, {})", quote(&row.recipient), quote_or_null(row.params.as_deref()));
+            let values = format!(
+                "({task}, {}, {})",
+                quote(row.recipient.trim_end()),
+                quote_or_null(row.params.as_deref())
+            );
             match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
                 Some(insert) => {
                     insert.push_str(", ");
@@ -167,17 +179,16 @@ impl Desk for MySql {
                 new += last(connection.run(&format!("{insert} ON DUPLICATE KEY UPDATE id = id"))?).changed;
             }
             if status == "finished" && new > 0 {
-                connection.run(&format!(
-                    "UPDATE {} SET {REOPENED} WHERE id = {task}; COMMIT",
-                    tables.task
-                ))?;
+                connection
+                    .run(&format!("UPDATE {} SET {REOPENED} WHERE id = {task}; COMMIT", tables.task))?;
             } else {
                 connection.run(COMMIT)?;
             }
             Ok(Added { new, repeated: rows.len() as u64 - new })
         });
         added.map_err(|fault| match fault {
-            Fault::Data(why) => why.context(Trouble::usage(format!("cannot add targets to task {task}: a value does not fit"))),
+            Fault::Data(why) => why
+                .context(Trouble::usage(format!("cannot add targets to task {task}: a value does not fit"))),
             fault => fault.into_error().context(format!("cannot add targets to task {task}")),
         })
     }
@@ -198,7 +209,7 @@ impl Desk for MySql {
             reason.map_or_else(|| "NULL".into(), |reason| fitted(reason, REASON_MOST))
         );
         match to {
-            TaskStatus::Paused | TaskStatus::Cancelled => set += ", halt_at = NOW(3)",
+            TaskStatus::Paused | TaskStatus::Cancelled => set += &format!(", {HALT}"),
             TaskStatus::Pending => set += ", unknown_run = 0",
             TaskStatus::Draft | TaskStatus::Finished => {}
         }
@@ -226,27 +237,30 @@ impl Desk for MySql {
             if to == TaskStatus::Cancelled && last(connection.run(&busy)?).rows.is_empty() {
                 set += ", finished_at = NOW(3)";
             }
-            connection.run(&format!("UPDATE {} SET {set} WHERE id = {task}; {audit}; COMMIT", tables.task))?;
+            connection
+                .run(&format!("UPDATE {} SET {set} WHERE id = {task}; {audit}; COMMIT", tables.task))?;
             Ok(Turned::From(status))
         });
         turned.map_err(|fault| match fault {
-            Fault::Data(why) => why.context(Trouble::usage(format!("task {task} cannot be changed: a value does not fit"))),
+            Fault::Data(why) => {
+                why.context(Trouble::usage(format!("task {task} cannot be changed: a value does not fit")))
+            }
             fault => fault.into_error().context(format!("cannot change task {task}")),
         })
     }
 
     fn task(&mut self, id: TaskId) -> Result<Option<Task>> {
-        let text = format!("SELECT {} FROM {} t WHERE id = {id}", task_columns(), self.tables.task);
+        let text =
+            format!("SELECT {} FROM {} WHERE t.id = {id}", task_columns(), tasks_with_pace(&self.tables, ""));
         self.read("read a task", &text)?.pop().map(|mut row| read_task(&mut row)).transpose()
     }
 
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
-        let tables = Rc::clone(&self.tables);
         let which = only.map_or_else(String::new, |id| format!("WHERE t.id = {id}"));
         let text = format!(
-            "SELECT {}, sent_count, failed_count, unknown_count FROM {} t {which} ORDER BY t.id DESC",
+            "SELECT {}, sent_count, failed_count, unknown_count FROM {} {which} ORDER BY t.id DESC",
             task_columns(),
-            tables.task
+            tasks_with_pace(&self.tables, "")
         );
         let mut tasks = Vec::new();
         let mut open = Vec::new();
@@ -281,7 +295,7 @@ impl Desk for MySql {
                 self.tables.target
             )
         };
-        let text = [look("pending"), look("retry")].join(" UNION ALL ");
+        let text = [look("pending"), look("processing"), look("retry")].join(" UNION ALL ");
         let mut rows = self.read("look at targets", &text)?;
         let mut targets: Vec<Target> = rows.iter_mut().map(read_target).collect::<Result<_>>()?;
         targets.sort_by_key(|target| target.id);
@@ -335,7 +349,8 @@ impl Desk for MySql {
             Verdict::Failed => "status = 'failed', settled_at = NOW(3)",
             Verdict::Retry => "status = 'pending', settled_at = NULL",
         };
-        let change = Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
+        let change =
+            Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
         self.change(task, targets, &change, act)
     }
 
@@ -378,7 +393,13 @@ impl Stream {
 
 impl MySql {
     /// All targets of a status, or those of them that are among `targets`. How many were changed.
-    fn change(&mut self, task: TaskId, targets: Option<&[TargetId]>, change: &Change, act: &Act<'_>) -> Result<u64> {
+    fn change(
+        &mut self,
+        task: TaskId,
+        targets: Option<&[TargetId]>,
+        change: &Change,
+        act: &Act<'_>,
+    ) -> Result<u64> {
         let tables = Rc::clone(&self.tables);
         let target = &tables.target;
         let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
@@ -392,7 +413,9 @@ impl MySql {
         loop {
             let look = match &mut named {
                 Some(chunks) => match chunks.next() {
-                    Some(ids) => format!("SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"),
+                    Some(ids) => format!(
+                        "SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
+                    ),
                     // Without any, still a word on a task that is not there.
                     None if first => format!("SELECT id FROM {target} WHERE id = 0"),
                     None => return Ok(changed),
@@ -571,13 +594,20 @@ fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Resu
         from = version;
         let file = migrations::MIGRATIONS.iter().find(|migration| migration.version == version);
         if let Some(file) = file.filter(|file| migrations::checksum(file.mysql) != checksum) {
-            log::warn!("migration {} was another text when it was applied here", file.name);
+            return Err(Fault::Final(
+                Trouble::usage(format!(
+                    "migration {} is not the one that was applied: use the batch-send that made these tables, or a newer one",
+                    file.name
+                ))
+                .into(),
+            ));
         }
     }
     if from > migrations::VERSION {
-        return Err(check_version(from).map_or_else(Fault::Final, |()| Fault::Final(anyhow!("no such version"))));
+        check_version(from)?;
     }
-    let missing: Vec<_> = migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
+    let missing: Vec<_> =
+        migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
     if from > 0 && !missing.is_empty() {
         wait_for_leases(connection, task, deadline)?;
     }
@@ -618,8 +648,10 @@ fn wait_for_leases(connection: &mut Connection, task: &str, deadline: Moment) ->
         }
         if deadline.passed() {
             return Err(Fault::Final(
-                Trouble::try_later(format!("{live} tasks are being worked on (by {owner}): migrate when no run is live"))
-                    .into(),
+                Trouble::try_later(format!(
+                    "{live} tasks are being worked on (by {owner}): migrate when no run is live"
+                ))
+                .into(),
             ));
         }
         std::thread::sleep(Duration::from_millis(500));

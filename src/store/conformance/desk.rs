@@ -1,0 +1,476 @@
+//! What an operator asks: the schema, tasks and targets, and a person's word on them.
+
+use super::super::*;
+use super::stage::*;
+use crate::trouble::{Kind, Trouble};
+
+fn usage<T: std::fmt::Debug>(done: Result<T>) {
+    let error = done.unwrap_err();
+    assert_eq!(Trouble::kind_of(&error), Some(Kind::Usage), "{error:#}");
+}
+
+pub(super) fn migrate_twice_is_migrate_once(stage: &Stage) {
+    let mut store = stage.store();
+    let schema = store.schema().unwrap();
+    assert_eq!(schema.version, migrations::VERSION);
+    assert!(schema.installation.is_some());
+    let migrated = store.migrate(Duration::ZERO).unwrap();
+    assert_eq!(migrated, Migrated { from: migrations::VERSION, to: migrations::VERSION, applied: vec![] });
+    assert_eq!(store.schema().unwrap(), schema);
+    // With nothing to do there is nobody to wait for.
+    let (task, _) = stage.task(1);
+    let _lease = ours(&mut *store, task, &terms());
+    store.migrate(Duration::ZERO).unwrap();
+}
+
+pub(super) fn migrate_at_once_makes_one_installation(stage: &Stage) {
+    stage.store().drop_tables().unwrap();
+    let gate = std::sync::Barrier::new(3);
+    let migrated: Vec<Migrated> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut store = stage.store();
+                    gate.wait();
+                    store.migrate(secs(5)).unwrap()
+                })
+            })
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let names: Vec<&str> = migrations::MIGRATIONS.iter().map(|migration| migration.name).collect();
+    let mut applied: Vec<&str> =
+        migrated.iter().flat_map(|migrated| migrated.applied.iter().map(String::as_str)).collect();
+    applied.sort_unstable();
+    assert_eq!(applied, names, "each once, by one of them");
+    assert_eq!(stage.value("SELECT count(*) FROM {p}installation"), "1");
+}
+
+pub(super) fn migrate_waits_for_live_leases(stage: &Stage) {
+    let (task, _) = stage.task(1);
+    let mut store = stage.store();
+    let lease = ours(&mut *store, task, &terms());
+    // As if the latest step were missing.
+    stage.sql("DELETE FROM {p}migration");
+    let error = store.migrate(Duration::from_millis(50)).unwrap_err();
+    assert_eq!(Trouble::kind_of(&error), Some(Kind::TryLater), "{error:#}");
+    assert_eq!(stage.value("SELECT count(*) FROM {p}migration"), "0");
+    let waited = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| stage.store().migrate(secs(20)));
+        close(&mut *store, lease);
+        waiting.join().unwrap()
+    });
+    assert_eq!(waited.unwrap().applied.len(), migrations::MIGRATIONS.len());
+    assert_eq!(task_status(&mut *store, task), TaskStatus::Pending, "the tables were there, and stay");
+}
+
+pub(super) fn migrate_refuses_a_newer_database(stage: &Stage) {
+    let mut store = stage.store();
+    stage.sql("UPDATE {p}migration SET version = 7000");
+    usage(store.migrate(Duration::ZERO));
+    assert_eq!(store.schema().unwrap().version, 7000);
+}
+
+pub(super) fn migrate_refuses_a_file_that_was_changed(stage: &Stage) {
+    stage.sql("UPDATE {p}migration SET checksum = 'another'");
+    usage(stage.store().migrate(Duration::ZERO));
+}
+
+pub(super) fn tables_are_dropped_and_made_again(stage: &Stage) {
+    let mut store = stage.store();
+    let before = store.schema().unwrap().installation;
+    stage.task(3);
+    store.drop_tables().unwrap();
+    assert_eq!(store.schema().unwrap(), Schema { version: 0, installation: None });
+    usage(stage.store().recover(None));
+    let migrated = store.migrate(Duration::ZERO).unwrap();
+    assert_eq!((migrated.from, migrated.to), (0, migrations::VERSION));
+    assert_ne!(store.schema().unwrap().installation, before);
+    assert!(store.tasks(None, true).unwrap().is_empty());
+}
+
+pub(super) fn a_task_is_created_as_a_draft(stage: &Stage) {
+    let mut store = stage.store();
+    let at = DateTime::from_timestamp_millis(1_900_000_000_123).unwrap();
+    let payload = r#"{"text": "it's 😀\n"}"#;
+    let new = NewTask {
+        name: "Ünï 😀 \"name\"",
+        channel: "c-1",
+        payload: Some(payload),
+        priority: -3,
+        scheduled: Some(When::At(at)),
+        expires: None,
+    };
+    let id = store.create(&new).unwrap();
+    let task = store.task(id).unwrap().unwrap();
+    assert_eq!(
+        (task.id, task.name.as_str(), task.channel.as_str(), task.priority),
+        (id, new.name, "c-1", -3)
+    );
+    assert_eq!((task.status, task.scheduled_at, task.expires_at), (TaskStatus::Draft, Some(at), None));
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(json(&task.payload.unwrap()), json(payload));
+    assert!(task.early && !task.expired && task.lease.is_none());
+    assert!((stage.now() - task.created_at.timestamp_millis()).abs() < 10_000);
+    assert!(store.task(id + 1).unwrap().is_none());
+}
+
+pub(super) fn a_relative_time_is_counted_by_the_database(stage: &Stage) {
+    let mut store = stage.store();
+    let (scheduled, expires) = (Some(When::In(secs(3_600))), Some(When::In(secs(7_200))));
+    let id = store
+        .create(&NewTask { name: "n", channel: CHANNEL, payload: None, priority: 0, scheduled, expires })
+        .unwrap();
+    let task = store.task(id).unwrap().unwrap();
+    let ahead = |at: Option<DateTime<Utc>>| at.unwrap().timestamp_millis() - stage.now();
+    assert!((3_590_000..=3_600_000).contains(&ahead(task.scheduled_at)));
+    assert!((7_190_000..=7_200_000).contains(&ahead(task.expires_at)));
+}
+
+pub(super) fn repeats_are_merged_and_the_first_stays(stage: &Stage) {
+    let (task, _) = stage.draft(0);
+    let (other, _) = stage.draft(1);
+    let mut store = stage.store();
+    let row = |name: &str, params: &str| NewTarget { recipient: name.into(), params: Some(params.into()) };
+    let rows =
+        [row("a", r#"{"n": 1}"#), row("b", "{}"), row("a ", r#"{"n": 2}"#), row("A", "{}"), row(" a", "{}")];
+    assert_eq!(store.add(task, &rows).unwrap(), Added { new: 4, repeated: 1 });
+    assert_eq!(
+        store.add(task, &[row("a", r#"{"n": 3}"#), row("c\t", "{}")]).unwrap(),
+        Added { new: 1, repeated: 1 }
+    );
+    assert_eq!(store.add(task, &[]).unwrap(), Added::default());
+    let mut found = Vec::new();
+    store
+        .targets(task, &[], &mut |row| {
+            found.push((row.recipient, row.params));
+            Ok(())
+        })
+        .unwrap();
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "A", " a", "c"]);
+    let first: serde_json::Value = serde_json::from_str(found[0].1.as_deref().unwrap()).unwrap();
+    assert_eq!(first["n"], 1);
+    assert_eq!(store.tasks(Some(other), true).unwrap()[0].1.total(), 1);
+}
+
+pub(super) fn what_is_too_long_is_refused_and_not_cut(stage: &Stage) {
+    let (task, _) = stage.draft(0);
+    let mut store = stage.store();
+    let longest = "😀".repeat(RECIPIENT_MOST);
+    assert_eq!(store.add(task, &[recipient(&longest)]).unwrap().new, 1);
+    assert!(store.add(task, &[recipient("a"), recipient(&format!("{longest}x"))]).is_err());
+    let found =
+        stage.rows(&format!("SELECT recipient FROM {{p}}task_target WHERE task_id = {task} ORDER BY id"));
+    assert_eq!(found[0], [longest.clone()]);
+    assert!(found.iter().all(|row| row[0] == longest || row[0] == "a"), "cut: {found:?}");
+}
+
+pub(super) fn add_reopens_a_finished_task_and_refuses_a_cancelled_one(stage: &Stage) {
+    let (task, _) = stage.task(1);
+    let mut store = stage.store();
+    for status in [TaskStatus::Draft, TaskStatus::Pending, TaskStatus::Paused] {
+        stage.sql(&format!("UPDATE {{p}}task SET status = '{}'", status.word()));
+        store.add(task, &[recipient(status.word())]).unwrap();
+        assert_eq!(task_status(&mut *store, task), status);
+    }
+    stage.sql(&format!("UPDATE {{p}}task SET status = 'finished', finished_at = {}", stage.ago(86_400)));
+    store.add(task, &[recipient("late")]).unwrap();
+    let found = store.task(task).unwrap().unwrap();
+    assert_eq!((found.status, found.finished_at), (TaskStatus::Pending, None));
+    cancel(&mut *store, task);
+    usage(store.add(task, &[recipient("later")]));
+    usage(store.add(999_999, &[recipient("x")]));
+    assert_eq!(store.tasks(Some(task), true).unwrap()[0].1.total(), 5);
+}
+
+pub(super) fn every_turn_starts_from_its_own_statuses_only(stage: &Stage) {
+    use TaskStatus::*;
+    let verbs: [(&[TaskStatus], TaskStatus); 4] = [
+        (&[Draft], Pending),
+        (&[Pending], Paused),
+        (&[Paused], Pending),
+        (&[Draft, Pending, Paused], Cancelled),
+    ];
+    let mut store = stage.store();
+    for (from, to) in verbs {
+        for status in TaskStatus::ALL {
+            let (task, _) = stage.draft(1);
+            stage.sql(&format!("UPDATE {{p}}task SET status = '{}' WHERE id = {task}", status.word()));
+            let audits = stage.audits(ACT.what);
+            let turned = turn(&mut *store, task, from, to);
+            if from.contains(&status) {
+                assert_eq!((turned, task_status(&mut *store, task)), (Turned::From(status), to));
+                assert_eq!(stage.audits(ACT.what), audits + 1);
+            } else {
+                assert_eq!((turned, task_status(&mut *store, task)), (Turned::Refused(status), status));
+                assert_eq!(stage.audits(ACT.what), audits, "nothing happened");
+            }
+        }
+        assert_eq!(turn(&mut *store, 999_999, from, to), Turned::NoSuchTask);
+    }
+}
+
+pub(super) fn turns_leave_their_traces(stage: &Stage) {
+    let (task, _) = stage.task(1);
+    let mut store = stage.store();
+    let halt = || stage.value(&format!("SELECT {} FROM {{p}}task", stage.ms("halt_at")));
+    assert_eq!(halt(), "NULL");
+    let from = [TaskStatus::Pending];
+    store.turn(task, &from, TaskStatus::Paused, Some("wrong 😀"), Expiry::Keep, &ACT).unwrap();
+    assert_eq!(store.task(task).unwrap().unwrap().status_reason.as_deref(), Some("wrong 😀"));
+    let first = halt();
+    assert_ne!(first, "NULL");
+    stage.sql("UPDATE {p}task SET unknown_run = 5");
+    let until = Expiry::Until(When::In(secs(60)));
+    store.turn(task, &[TaskStatus::Paused], TaskStatus::Pending, None, until, &ACT).unwrap();
+    let found = store.task(task).unwrap().unwrap();
+    assert_eq!((found.status_reason, found.expired), (None, false));
+    assert!(found.expires_at.is_some());
+    assert_eq!(stage.value("SELECT unknown_run FROM {p}task"), "0");
+    assert_eq!(halt(), first, "only a pause or a cancel halts");
+    store.turn(task, &from, TaskStatus::Paused, None, Expiry::Keep, &ACT).unwrap();
+    assert_ne!(halt(), first, "however soon after the first");
+    assert!(store.task(task).unwrap().unwrap().expires_at.is_some());
+    store.turn(task, &[TaskStatus::Paused], TaskStatus::Pending, None, Expiry::Never, &ACT).unwrap();
+    assert_eq!(store.task(task).unwrap().unwrap().expires_at, None);
+    let audit =
+        stage.rows(&format!("SELECT who, what, why FROM {{p}}audit WHERE task_id = {task} ORDER BY id"));
+    assert_eq!(audit.last().unwrap(), &["ann@desk", "test", "she knows"]);
+}
+
+pub(super) fn cancel_ends_a_task_with_nothing_in_flight(stage: &Stage) {
+    let mut store = stage.store();
+    let (quiet, _) = stage.task(1);
+    cancel(&mut *store, quiet);
+    assert!(store.task(quiet).unwrap().unwrap().finished_at.is_some());
+    let Sending { task, id, store: mut run, lease, flight } = stage.sending();
+    cancel(&mut *store, task);
+    assert!(store.task(task).unwrap().unwrap().finished_at.is_none());
+    settle(&mut *run, vec![flight.answer(task, sent())]);
+    close(&mut *run, lease);
+    store.recover(None).unwrap();
+    assert!(store.task(task).unwrap().unwrap().finished_at.is_some());
+    assert_eq!((task_status(&mut *store, task), stage.status(id)), (TaskStatus::Cancelled, "sent".into()));
+}
+
+fn listed(store: &mut dyn Store, task: TaskId, statuses: &[&str]) -> Vec<TargetId> {
+    let mut found = Vec::new();
+    store
+        .targets(task, statuses, &mut |row| {
+            assert_eq!(row.task_id, task);
+            found.push(row.id);
+            Ok(())
+        })
+        .unwrap();
+    found
+}
+
+pub(super) fn targets_are_listed_in_the_order_of_id(stage: &Stage) {
+    let (task, all) = stage.task(2_500);
+    stage.task(2);
+    let mut store = stage.store();
+    stage
+        .sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE task_id = {task} AND id % 2 = 0"));
+    stage.sql(&format!(
+        "UPDATE {{p}}task_target SET status = 'unknown' WHERE task_id = {task} AND id % 5 = 0"
+    ));
+    assert_eq!(listed(&mut *store, task, &[]), all);
+    let wanted: Vec<TargetId> = all.iter().copied().filter(|id| id % 2 == 0 || id % 5 == 0).collect();
+    assert_eq!(listed(&mut *store, task, &["unknown", "failed"]), wanted);
+    assert!(listed(&mut *store, task, &["sent"]).is_empty());
+    assert!(listed(&mut *store, task, &["no such status"]).is_empty());
+    stage.sql("DELETE FROM {p}task_target");
+    let Sending { task, .. } = stage.sending();
+    stage.end_claims();
+    store
+        .targets(task, &["sending"], &mut |row| {
+            assert!(row.overdue && row.send_at.is_some() && row.settled_at.is_none());
+            assert_eq!((row.recipient.as_str(), row.status.as_str(), row.attempts), ("r1", "sending", 1));
+            Ok(())
+        })
+        .unwrap();
+}
+
+pub(super) fn an_error_of_each_ends_the_list(stage: &Stage) {
+    let (task, _) = stage.task(10);
+    let mut store = stage.store();
+    let mut seen = 0;
+    let error = store
+        .targets(task, &[], &mut |_| {
+            seen += 1;
+            if seen == 3 { Err(anyhow::anyhow!("the pipe is closed")) } else { Ok(()) }
+        })
+        .unwrap_err();
+    assert_eq!((seen, error.root_cause().to_string().as_str()), (3, "the pipe is closed"));
+    assert_eq!(listed(&mut *store, task, &[]).len(), 10, "the store goes on");
+}
+
+pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {
+    let (task, all) = stage.task(6);
+    let mut store = stage.store();
+    for (id, status) in all.iter().zip(["sent", "failed", "unknown"]) {
+        stage.sql(&format!("UPDATE {{p}}task_target SET status = '{status}' WHERE id = {id}"));
+    }
+    stage.sql(&format!(
+        "UPDATE {{p}}task_target SET status = 'retry', retry_at = {} WHERE id = {}",
+        stage.ago(0),
+        all[4]
+    ));
+    let peeked: Vec<TargetId> = store.peek(task, 2).unwrap().iter().map(|target| target.id).collect();
+    assert_eq!(peeked, all[3..5]);
+    assert_eq!(store.peek(task, 100).unwrap().len(), 3);
+    assert_eq!((stage.status(all[3]), stage.row(all[3]).token), ("pending".into(), None));
+}
+
+pub(super) fn counts_add_up(stage: &Stage) {
+    let (task, all) = stage.task(9);
+    let (other, _) = stage.task(1);
+    let mut store = stage.store();
+    let states = ["processing", "sending", "sending", "sent", "failed", "unknown", "retry"];
+    for (id, status) in all.iter().zip(states) {
+        let retry_at = if status == "retry" { stage.ago(0) } else { "NULL".into() };
+        stage.sql(&format!(
+            "UPDATE {{p}}task_target SET status = '{status}', retry_at = {retry_at}, claim_until = {} WHERE id = {id}",
+            stage.ago(-60)
+        ));
+    }
+    stage.age("claim_until", Some(all[1]), 1);
+    let expected = Counts {
+        pending: 2,
+        processing: 1,
+        sending: 2,
+        retry: 1,
+        sent: 1,
+        failed: 1,
+        unknown: 1,
+        invalid: 0,
+        overdue: 1,
+        estimated: false,
+    };
+    let tasks = store.tasks(None, true).unwrap();
+    let ids: Vec<TaskId> = tasks.iter().map(|(task, _)| task.id).collect();
+    assert_eq!(ids, [other, task], "newest first");
+    assert_eq!((tasks[1].1, tasks[1].1.total()), (expected, 9));
+    assert!(store.tasks(Some(999_999), true).unwrap().is_empty());
+}
+
+/// Three targets, all unknown.
+fn three_unknown(stage: &Stage) -> (TaskId, Vec<TargetId>, Box<dyn Store>, Lease) {
+    let (task, all) = stage.task(3);
+    let mut store = stage.store();
+    let lease = ours(&mut *store, task, &terms());
+    let answers =
+        begin(&mut *store, &lease, 3).into_iter().map(|flight| flight.answer(task, unknown())).collect();
+    settle(&mut *store, answers);
+    (task, all, store, lease)
+}
+
+pub(super) fn resolve_settles_only_what_is_unknown(stage: &Stage) {
+    for (verdict, status) in
+        [(Verdict::Sent, "sent"), (Verdict::Failed, "failed"), (Verdict::Retry, "pending")]
+    {
+        let (task, all, _, _) = three_unknown(stage);
+        let mut desk = stage.store();
+        stage.sql(&format!("UPDATE {{p}}task_target SET status = 'sent' WHERE id = {}", all[0]));
+        let other = three_unknown(stage);
+        let audits = stage.audits(ACT.what);
+        let ids = [all[0], all[1], other.1[0], 999_999];
+        assert_eq!(desk.resolve(task, Some(&ids), verdict, &ACT).unwrap(), 1, "{status}");
+        assert!(stage.audits(ACT.what) > audits);
+        let states = || all.iter().map(|id| stage.status(*id)).collect::<Vec<_>>();
+        assert_eq!(states(), ["sent", status, "unknown"]);
+        assert_eq!(stage.status(other.1[0]), "unknown", "of another task");
+        assert_eq!(desk.resolve(task, None, verdict, &ACT).unwrap(), 1);
+        assert_eq!(states(), ["sent", status, status]);
+        assert_eq!(stage.row(all[2]).settled_at.is_some(), status != "pending");
+        let audits = stage.audits(ACT.what);
+        assert_eq!(desk.resolve(task, None, verdict, &ACT).unwrap(), 0);
+        assert_eq!(stage.audits(ACT.what), audits, "nothing happened");
+    }
+    usage(stage.store().resolve(999_999, None, Verdict::Sent, &ACT));
+}
+
+pub(super) fn resolve_recovers_first(stage: &Stage) {
+    let Sending { task, id, store: killed, .. } = stage.sending();
+    drop(killed);
+    let mut desk = stage.store();
+    pause(&mut *desk, task);
+    assert_eq!(
+        desk.resolve(task, None, Verdict::Sent, &ACT).unwrap(),
+        0,
+        "a live claim may still be answered"
+    );
+    stage.end_claims();
+    assert_eq!(desk.resolve(task, Some(&[id]), Verdict::Sent, &ACT).unwrap(), 1);
+    assert_eq!((stage.status(id).as_str(), task_status(&mut *desk, task)), ("sent", TaskStatus::Paused));
+}
+
+pub(super) fn resolve_as_retry_keeps_the_key_and_the_token(stage: &Stage) {
+    let Sending { task, id, mut store, lease, flight } = stage.sending_under(&keyed());
+    settle(&mut *store, vec![flight.answer(task, unknown())]);
+    let before = stage.row(id);
+    assert!(before.dedupe_until.is_some());
+    assert_eq!(store.resolve(task, None, Verdict::Retry, &ACT).unwrap(), 1);
+    let row = stage.row(id);
+    assert_eq!((row.round, row.attempts, row.token), (0, 1, before.token));
+    assert_eq!(
+        (row.dedupe_until, row.hashed, row.settled_at),
+        (None, false, None),
+        "a person ended the doubt"
+    );
+    let claimed = store.claim(&lease, 1).unwrap();
+    assert!(!claimed[0].target().in_doubt);
+}
+
+pub(super) fn a_verdict_in_a_finished_task_changes_its_counts(stage: &Stage) {
+    for (verdict, counts) in [
+        (Verdict::Sent, Counts { sent: 3, ..Counts::default() }),
+        (Verdict::Failed, Counts { failed: 3, ..Counts::default() }),
+    ] {
+        let (task, _, mut store, lease) = three_unknown(stage);
+        assert_eq!(close(&mut *store, lease), Closed::Finished);
+        assert_eq!(store.tasks(Some(task), false).unwrap()[0].1, Counts { unknown: 3, ..Counts::default() });
+        store.resolve(task, None, verdict, &ACT).unwrap();
+        assert_eq!(store.tasks(Some(task), false).unwrap()[0].1, counts);
+        assert_eq!(task_status(&mut *store, task), TaskStatus::Finished);
+    }
+}
+
+pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
+    let (task, all) = stage.task(3);
+    let mut store = stage.store();
+    let lease = ours(&mut *store, task, &terms());
+    let answers = begin(&mut *store, &lease, 3)
+        .into_iter()
+        .zip([failed(), unknown(), sent()])
+        .map(|(flight, settlement)| flight.answer(task, settlement))
+        .collect();
+    settle(&mut *store, answers);
+    let token = stage.row(all[0]).token;
+    let audits = stage.audits(ACT.what);
+    assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 1);
+    assert_eq!(stage.audits(ACT.what), audits + 1);
+    let row = stage.row(all[0]);
+    assert_eq!((row.status.as_str(), row.round, row.attempts, row.settled_at), ("pending", 1, 1, None));
+    assert_eq!(row.token, token);
+    assert_eq!((stage.status(all[1]), stage.status(all[2])), ("unknown".into(), "sent".into()));
+    let claimed = store.claim(&lease, 3).unwrap();
+    assert_eq!((ids(&claimed), claimed[0].target().round), (vec![all[0]], 1));
+    assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 0);
+    usage(stage.store().requeue(999_999, &ACT));
+}
+
+pub(super) fn a_cancelled_task_opens_nothing(stage: &Stage) {
+    let (task, all, mut store, lease) = three_unknown(stage);
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {}", all[0]));
+    close(&mut *store, lease);
+    // Cancelled, whatever it was.
+    stage.sql("UPDATE {p}task SET status = 'cancelled'");
+    usage(store.requeue(task, &ACT));
+    usage(store.resolve(task, None, Verdict::Retry, &ACT));
+    assert_eq!(all.iter().map(|id| stage.status(*id)).collect::<Vec<_>>(), ["failed", "unknown", "unknown"]);
+    // What happened may still be written down.
+    assert_eq!(store.resolve(task, None, Verdict::Sent, &ACT).unwrap(), 2);
+    assert_eq!(task_status(&mut *store, task), TaskStatus::Cancelled);
+}
