@@ -22,28 +22,18 @@ fn command_lines(text: &str) -> Vec<String> {
             in_code = !in_code;
             continue;
         }
+        // Commented out with no space behind the `#`: a line to be used.
+        let line = line.strip_prefix('#').filter(|line| !line.starts_with(' ')).unwrap_or(line);
         if !in_code || line.trim_start().starts_with('#') {
             continue;
         }
         for part in line.split(['|', ';', '&']) {
-            if let Some(at) = part.find("batch-send ") {
-                let command = &part[at + "batch-send ".len()..];
-                let before = &part[..at];
-                let typed =
-                    before.trim_end().ends_with('$') || before.ends_with('/') || before.trim().is_empty();
-                if typed {
-                    found.push(
-                        command
-                            .split(['>', '<'])
-                            .next()
-                            .unwrap()
-                            .split("  #")
-                            .next()
-                            .unwrap()
-                            .trim()
-                            .to_owned(),
-                    );
-                }
+            let Some((before, command)) = part.split_once("batch-send ") else { continue };
+            let typed = before.trim().is_empty() || before.ends_with('/') || before.trim_end().ends_with('$');
+            if typed {
+                // Without what the shell redirects.
+                let end = [" 2>", ">", "<"].iter().filter_map(|mark| command.find(mark)).min();
+                found.push(command[..end.unwrap_or(command.len())].trim().to_owned());
             }
         }
     }

@@ -100,17 +100,20 @@ fn a_forced_run_goes_beside_the_holder_and_passes_no_claim(it: Sandbox) {
         _ => Cue::Accept,
     });
     it.configure("batch_size = 2", &endpoint.channel("web", "concurrency = 2"));
-    let task = it.database.task("web", ["claimed-0", "claimed-1", "free-0", "free-1", "free-2"]);
+    // In flight, claimed and waiting for an idle sender, and free.
+    let names = ["claimed-0", "claimed-1", "next-0", "next-1", "free-0", "free-1", "free-2"];
+    let task = it.database.task("web", names);
     let holder = it.call("run").start();
     wait_until("the holder's messages to be in flight", 20, || endpoint.waiting() == 2);
+    wait_until("the holder's next claim", 20, || it.database.count(task, "processing") == 2);
     it.call(&format!("run --task-id {task} --force")).done().quietly();
     assert_eq!(it.database.count(task, "sent"), 3, "{:?}", it.database.targets(task));
-    assert_eq!(it.database.count(task, "sending"), 2);
+    assert_eq!((it.database.count(task, "sending"), it.database.count(task, "processing")), (2, 2));
     assert_eq!(it.database.status(task), "pending", "a forced run never closes");
     endpoint.tell();
     holder.wait().quietly();
     check(&it, task, &endpoint);
-    assert_eq!(it.database.count(task, "sent"), 5);
+    assert_eq!(it.database.count(task, "sent"), 7);
     assert_eq!(it.database.status(task), "finished");
 }
 

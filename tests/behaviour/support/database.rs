@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use mysql::prelude::Queryable;
 
+/// How long a write on SQLite waits for others.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     Sqlite,
@@ -100,6 +103,19 @@ impl Database {
     /// Connects anew: the server was away.
     pub fn reconnect(&self) {
         *self.connection.lock().unwrap() = Connection::MySql(Box::new(open_mysql(&self.url)));
+    }
+
+    /// Whether nobody is in the middle of a write that keeps out all others. On MySQL nobody ever is.
+    pub fn writable(&self) -> bool {
+        match &mut *self.connection.lock().unwrap() {
+            Connection::MySql(_) => true,
+            Connection::Sqlite(sqlite) => {
+                sqlite.busy_timeout(Duration::from_millis(50)).unwrap();
+                let free = sqlite.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
+                sqlite.busy_timeout(PATIENCE).unwrap();
+                free
+            }
+        }
     }
 
     /// One statement, or several on SQLite.
@@ -280,7 +296,7 @@ pub fn quote(text: &str) -> String {
 
 fn open_sqlite(path: impl AsRef<Path>) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(path).unwrap();
-    connection.busy_timeout(Duration::from_secs(30)).unwrap();
+    connection.busy_timeout(PATIENCE).unwrap();
     connection
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 use super::database::{Database, Engine};
-use super::process::{Finished, Process, bare};
+use super::process::{Finished, Process, bare, wait_until};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_batch-send");
 
@@ -92,6 +92,18 @@ impl Sandbox {
         let name = format!("host-{host}.toml");
         self.write(&name, &config.replace(&state, &format!("{state}-{host}")));
         self.call(args).env("BATCH_SEND_CONFIG", &self.path(&name).display().to_string())
+    }
+
+    /// Stops it with SIGSTOP. On SQLite never inside a write: that holds up everybody, as it must, until it goes on.
+    pub fn stop(&self, process: &Process) {
+        wait_until("the process to be stopped outside a write", 20, || {
+            process.stop();
+            let outside = self.database.writable();
+            if !outside {
+                process.go_on();
+            }
+            outside
+        });
     }
 
     /// A healthy minute.
