@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use mysql::prelude::Queryable;
 
+use super::process::wait_until;
+
 /// How long a write on SQLite waits for others.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -245,6 +247,26 @@ impl Database {
 
     pub fn status(&self, task: u64) -> String {
         self.standing(task).0
+    }
+
+    /// Ends every other session on this database but `kept`, with what it was about to do.
+    pub fn cut_others(&self, kept: &Self) {
+        if self.engine == Engine::Sqlite {
+            return;
+        }
+        let kept = kept.text("SELECT CONNECTION_ID()");
+        let sessions = format!(
+            "SELECT id FROM information_schema.processlist WHERE db = '{}' AND id NOT IN (CONNECTION_ID(), {kept})",
+            self.name()
+        );
+        wait_until("the sessions to end", 20, || {
+            let left = self.rows(&sessions);
+            for row in &left {
+                // Gone meanwhile: as well.
+                let _ = self.try_execute(&format!("KILL CONNECTION {}", row[0].as_deref().unwrap()));
+            }
+            left.is_empty()
+        });
     }
 
     /// For the rows it is later than every lease and claim of the task; nobody had to wait for it.
