@@ -209,7 +209,10 @@ impl<'a> Delivery<'a> {
             self.restock();
             self.keep_up(turn_over);
             if !self.may_begin() {
-                self.put_back();
+                // Not while answers wait to be written: those that come meanwhile would wait for this, in memory alone.
+                if self.owed.is_empty() {
+                    self.put_back();
+                }
                 last_begun();
             }
             if self.in_flight == 0 && self.answers.is_empty() && self.finished() {

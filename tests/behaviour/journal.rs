@@ -40,7 +40,7 @@ fn four_answers_in_a_dead_runs_journal(it: &Sandbox) -> (Endpoint, u64) {
         }
     }
     endpoint.tell();
-    wait_until("the answers to be in the journal", 60, || journalled(it).is_some());
+    wait_until("the answers to be in the journal", 40, || journalled(it).is_some());
     run.kill();
     // The server would carry out what the dead run asked for last.
     it.database.cut_others(&other);
