@@ -74,12 +74,13 @@ fn a_journal_with_half_a_line_is_no_trouble(it: Sandbox) {
     let (endpoint, task) = four_answers_in_a_dead_runs_journal(&it);
     let path = journalled(&it).unwrap();
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, &text[..text.len() - 20]).unwrap();
+    fs::write(&path, &text[..text.rfind("\"sent\"").unwrap()]).unwrap();
     it.database.claims_end(task);
     let run = it.call("run").done();
     assert!(matches!(run.code(), Some(0 | 3)), "{run}");
     check(&it, task, &endpoint);
-    assert_eq!((it.database.count(task, "sent"), it.database.count(task, "unknown")), (13, 1));
+    assert_eq!(it.database.count(task, "unknown"), 1, "{:?}", it.database.targets(task));
+    assert_eq!(it.database.count(task, "sent"), 13);
 }
 
 fn a_run_that_cannot_write_its_state_begins_nothing(it: Sandbox) {
