@@ -47,7 +47,6 @@ promises! {
         begin_takes_only_what_bears_our_token,
         begin_takes_nothing_whose_claim_has_ended,
         begin_takes_nothing_whose_status_changed,
-        begin_takes_nothing_twice,
         begin_counts_the_attempt_and_moves_the_end_of_the_claim,
         begin_settles_in_the_same_commit,
         release_needs_no_lease_and_gives_back_only_what_was_not_begun,

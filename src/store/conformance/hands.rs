@@ -100,7 +100,7 @@ pub(super) fn begin_takes_nothing_whose_claim_has_ended(stage: &Stage) {
 }
 
 pub(super) fn begin_takes_nothing_whose_status_changed(stage: &Stage) {
-    for status in ["pending", "sending", "sent", "failed", "unknown"] {
+    for status in ["pending", "sent", "failed", "unknown"] {
         let (task, all) = stage.task(1);
         let mut store = stage.store();
         let lease = ours(&mut *store, task, &terms());
@@ -111,19 +111,6 @@ pub(super) fn begin_takes_nothing_whose_status_changed(stage: &Stage) {
         assert_eq!((begun.in_flight.len(), begun.fenced), (0, all.clone()), "{status}");
         assert_eq!((stage.status(all[0]).as_str(), stage.row(all[0]).attempts), (status, 0));
     }
-}
-
-pub(super) fn begin_takes_nothing_twice(stage: &Stage) {
-    let (task, all) = stage.task(1);
-    let mut store = stage.store();
-    let lease = ours(&mut *store, task, &terms());
-    let claimed = store.claim(&lease, 1).unwrap().pop().unwrap();
-    // A copy that no run can make: receipts are consumed.
-    let copy = Claimed { target: claimed.target.clone(), token: claimed.token, until: claimed.until };
-    assert_eq!(begin_these(&mut *store, &lease, vec![claimed]).in_flight.len(), 1);
-    let begun = begin_these(&mut *store, &lease, vec![copy]);
-    assert_eq!((begun.in_flight.len(), begun.fenced), (0, all.clone()));
-    assert_eq!(stage.row(all[0]).attempts, 1);
 }
 
 pub(super) fn begin_counts_the_attempt_and_moves_the_end_of_the_claim(stage: &Stage) {
