@@ -6,6 +6,7 @@
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
 //! the end. Without a section, all are taken. `--rows` is how many targets a section uses in place of its own number. `idle`
 //! reads counters of the whole server, and `claim` its slow log (which takes an administrator): nobody else may use it then.
+//! Interrupted, it leaves the tables (`figures_*`), and the slow log switched on.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what it is for")]
 #![allow(clippy::disallowed_methods, reason = "the seams in clippy.toml are the product's")]

@@ -7,12 +7,12 @@ use crate::site::Server;
 
 /// One measurement.
 pub fn line(section: &str, what: &str, value: impl Display) {
-    println!("{section:<7} {what:<24} {value}");
+    println!("{section:<7} {what:<27} {value}");
 }
 
 /// What comes of a section's measurements, with what is wanted of it and the server it was taken on.
 pub fn figure(section: &str, what: &str, value: impl Display, wanted: &str, server: &Server) {
-    println!("{section:<7} {what:<24} {value}   wanted: {wanted}   {server}");
+    println!("{section:<7} {what:<27} {value}   wanted: {wanted}   {server}");
 }
 
 pub fn rate(rows: u64, took: Duration) -> f64 {

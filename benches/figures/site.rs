@@ -32,7 +32,7 @@ pub struct Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, innodb_flush_log_at_trx_commit={}", self.version, self.flush)
+        write!(f, "server {}, innodb_flush_log_at_trx_commit={}", self.version, self.flush)
     }
 }
 
