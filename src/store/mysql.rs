@@ -8,6 +8,8 @@
 
 mod connection;
 mod desk;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
@@ -1048,16 +1050,17 @@ impl MySql {
 /// What a begin wrote.
 struct Written {
     settled: Settled,
-    begun: HashSet<TargetId>,
+    /// By token and id: a run may hold a claim that has ended and the one after it, of the same target.
+    begun: HashSet<(Uuid, TargetId)>,
     /// From before the request that may have begun them.
     since: Moment,
 }
 
 impl Written {
-    fn into_begun(self, ready: Vec<Ready>, lease: &Lease) -> Begun {
+    fn into_begun(mut self, ready: Vec<Ready>, lease: &Lease) -> Begun {
         let mut begun = Begun { settled: self.settled, ..Begun::default() };
         for Ready { claimed: Claimed { target, token, .. }, message, .. } in ready {
-            if self.begun.contains(&target.id) {
+            if self.begun.remove(&(token, target.id)) {
                 begun.in_flight.push(InFlight {
                     id: target.id,
                     token,
@@ -1117,7 +1120,7 @@ impl MySql {
             for group in &beginning {
                 let changed = changed.next().unwrap_or(0);
                 if changed == group.len() as u64 {
-                    begun.extend(group.iter().map(|ready| ready.claimed.target.id));
+                    begun.extend(group.iter().map(|ready| (ready.claimed.token, ready.claimed.target.id)));
                 } else {
                     let changed = (!lost).then_some(changed);
                     begun.extend(read_back(connection, tables, group, &lease.terms, changed)?);
@@ -1186,7 +1189,7 @@ fn read_back(
     group: &[&Ready],
     terms: &Terms,
     changed: Option<u64>,
-) -> Result<Vec<TargetId>, Fault> {
+) -> Result<Vec<(Uuid, TargetId)>, Fault> {
     let Tables { target, .. } = tables;
     let token = group[0].claimed.token;
     let rows = last(connection.run(&format!(
@@ -1231,7 +1234,7 @@ fn read_back(
             sending.clear();
         }
     }
-    Ok(sending.into_iter().map(|(id, _)| id).collect())
+    Ok(sending.into_iter().map(|(id, _)| (token, id)).collect())
 }
 
 /// Answers that one statement can write: of one token and kind, by id.

@@ -506,7 +506,7 @@ fn ask(conn: &mut Conn, text: &str) -> mysql::Result<Vec<Reply>> {
 }
 
 /// MySQL from 8.0.1 and MariaDB from 10.6, by the text of `version`.
-fn has_skip_locked(version: &str) -> bool {
+pub(super) fn has_skip_locked(version: &str) -> bool {
     if version.contains("TiDB") {
         return false;
     }
