@@ -2,6 +2,7 @@
 //! unusable, and when a piece of work may be tried again. What the statements say is not its business.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -365,13 +366,21 @@ impl Connection {
 
     fn connect(&mut self) -> Result<Conn, Fault> {
         let place = &self.place;
+        let with_tls = self.opts.get_ssl_opts().is_some();
         let mut conn = Conn::new(self.opts.clone()).map_err(|error| match error {
             mysql::Error::MySqlError(error) => Fault::from_server(error, place),
             mysql::Error::TlsError(error) => tls_fault(place, &error),
-            // A certificate that is refused ends the handshake as "invalid data".
+            // A certificate that is refused ends the handshake as "invalid data"; the others are of `ssl_ca`.
             mysql::Error::IoError(error)
-                if self.opts.get_ssl_opts().is_some() && error.kind() == std::io::ErrorKind::InvalidData =>
+                if with_tls
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::InvalidData | ErrorKind::NotFound | ErrorKind::PermissionDenied
+                    ) =>
             {
+                tls_fault(place, &error)
+            }
+            mysql::Error::CodecError(error) if with_tls && is_invalid_data(&error) => {
                 tls_fault(place, &error)
             }
             mysql::Error::DriverError(error @ mysql::DriverError::TlsNotSupported) => {
@@ -422,7 +431,7 @@ impl Connection {
                 }
                 Err(fault)
             }
-            Err(mysql::Error::CodecError(error)) if error.to_string().contains("too large") => {
+            Err(mysql::Error::CodecError(error)) if error.to_string().contains("max_allowed_packet") => {
                 Err(Fault::Data(anyhow!("a statement is too large for the database")))
             }
             Err(error) => Err(Fault::Lost(unreachable(&self.place, &error.to_string()))),
@@ -483,6 +492,11 @@ impl Connection {
     ) -> Result<T> {
         self.persist(work).map_err(|fault| fault.into_error().context(format!("cannot {what}")))
     }
+}
+
+fn is_invalid_data(error: &dyn std::error::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.is_some_and(|error| error.kind() == ErrorKind::InvalidData)
 }
 
 fn tls_fault(place: &str, why: &dyn Display) -> Fault {
