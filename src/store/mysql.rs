@@ -1110,8 +1110,9 @@ impl MySql {
             return Ok(Written { settled: Settled::default(), begun: HashSet::new(), since: Moment::now() });
         }
         let text = format!("{BEGIN}{}; COMMIT", statements.join("; "));
+        let patience = if answers.is_empty() { connection::PATIENCE } else { connection::WITH_ANSWERS };
         let mut since = Moment::now();
-        self.connection.persist(|connection, lost| {
+        self.connection.persist_for(patience, |connection, lost| {
             *doubtful |= lost;
             if !lost {
                 since = Moment::now();
@@ -1144,7 +1145,7 @@ impl MySql {
             many => format!("{BEGIN}{}; COMMIT", many.join("; ")),
         };
         let skip = usize::from(statements.len() > 1);
-        self.connection.persist(|connection, _| {
+        self.connection.persist_for(connection::WITH_ANSWERS, |connection, _| {
             let replies = connection.run(&text)?;
             let mut changed = replies.iter().skip(skip).map(|reply| reply.changed);
             reconcile(connection, tables, &groups, &mut changed)

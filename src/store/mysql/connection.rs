@@ -344,7 +344,11 @@ pub(super) const COMMIT: &str = "COMMIT";
 
 /// How often, and for how long, a piece of work is tried.
 const TRIES: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same for what holds answers of a channel. Short: they are in memory alone until the caller, told of the failure, has
+/// them in the journal; then it tries again by itself.
+pub(super) const WITH_ANSWERS: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Connects at once, one try.
@@ -437,8 +441,14 @@ impl Connection {
     /// Does `work` until it is done, a bounded number of times, with a new connection where the last one is lost.
     /// `work` starts from its beginning each time and is told whether an earlier try may have been carried
     /// out without our knowing.
-    pub fn persist<T>(
+    pub fn persist<T>(&mut self, work: impl FnMut(&mut Self, bool) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.persist_for(PATIENCE, work)
+    }
+
+    /// [`Self::persist`], for so long.
+    pub fn persist_for<T>(
         &mut self,
+        patience: Duration,
         mut work: impl FnMut(&mut Self, bool) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let started = Moment::now();
@@ -465,7 +475,7 @@ impl Connection {
                 }
                 Fault::Data(_) | Fault::Missing(_) | Fault::Final(_) => return Err(fault),
             };
-            if tries == TRIES || started.elapsed() > PATIENCE {
+            if tries == TRIES || started.elapsed() > patience {
                 return Err(fault);
             }
             log::info!("try {tries} of {TRIES}: {why:#}");
