@@ -4,6 +4,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
@@ -19,14 +20,22 @@ pub struct Server {
 impl Server {
     pub fn start() -> Self {
         let dir = TempDir::new().unwrap();
-        let status = tool("mariadb-install-db")
+        // One at a time: several at once ask too much of a small machine.
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = tool("mariadb-install-db")
             .arg(format!("--datadir={}", dir.path().join("data").display()))
-            .args(["--auth-root-authentication-method=normal"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
+            .arg("--auth-root-authentication-method=normal")
+            .output()
             .expect("mariadb-install-db runs");
-        assert!(status.success(), "mariadb-install-db: {status}");
+        drop(installing);
+        assert!(
+            output.status.success(),
+            "mariadb-install-db: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
         // Free now; taken by nobody but us within the next second, most likely.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut server = Self { dir, port, child: None };
