@@ -148,6 +148,7 @@ pub fn serve(
             workers: 0,
             answers: Vec::new(),
             owed: Vec::new(),
+            unwritten: None,
             renewed: Moment::now(),
             began: Moment::now(),
             answered: 0,
@@ -174,8 +175,10 @@ struct Delivery<'a> {
     workers: usize,
     /// Answered, not written.
     answers: Vec<Answer>,
-    /// In the journal, not written: the database failed us.
+    /// In the journal, not written: the database failed us. Nothing is begun before they are.
     owed: Vec<Answer>,
+    /// Why they were not written.
+    unwritten: Option<Error>,
     renewed: Moment,
     began: Moment,
     answered: u64,
@@ -226,7 +229,11 @@ impl<'a> Delivery<'a> {
     fn finished(&mut self) -> bool {
         if !self.owed.is_empty() {
             // As long as the run may live; what is left then is the journal's.
-            return self.orders.stop.end().passed();
+            let over = self.orders.stop.end().passed();
+            if over && let Some(why) = self.unwritten.take() {
+                self.fail(why);
+            }
+            return over;
         }
         if self.may_begin() && self.stock.is_empty() && self.dry {
             self.end(Ended::Drained);
@@ -235,7 +242,7 @@ impl<'a> Delivery<'a> {
     }
 
     fn may_begin(&self) -> bool {
-        self.served.ended.is_none() && self.served.failure.is_none()
+        self.served.ended.is_none() && self.served.failure.is_none() && self.owed.is_empty()
     }
 
     /// The first reason stands, but a pause of ours outranks: a person must know of it.
@@ -489,6 +496,7 @@ impl<'a> Delivery<'a> {
                 Ok(settled) => {
                     self.served.settled.add(settled);
                     self.orders.journal.written(count);
+                    self.unwritten = None;
                 }
                 Err(Unwritten { answers, why }) => {
                     log::debug!("still not written: {why:#}");
@@ -498,16 +506,18 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// To the journal first, then again and again.
+    /// To the journal first, then again and again; once all is written the work goes on.
     fn owe(&mut self, Unwritten { answers, why }: Unwritten) {
+        if answers.is_empty() {
+            return self.fail(why);
+        }
+        log::info!("task={}: {} answers go to the journal: {why:#}", self.lease.task(), answers.len());
         self.keep(answers);
-        self.fail(why);
+        self.unwritten = Some(why);
     }
 
     fn keep(&mut self, answers: Vec<Answer>) {
-        if !answers.is_empty()
-            && let Err(error) = self.orders.journal.append(&answers)
-        {
+        if let Err(error) = self.orders.journal.append(&answers) {
             log::error!("{} answers are in memory alone: {error:#}", answers.len());
         }
         self.owed.extend(answers);
