@@ -2,16 +2,17 @@
 //! threads speak to the channel; a target crosses to a worker as a value and comes back with its outcome.
 //! Which task comes next, and what the process does around it, is commands/run.rs.
 
+mod pool;
+
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::Scope;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
 
+use self::pool::{Closing, Pool};
 use crate::journal::Journal;
 use crate::message::Message;
 use crate::moment::Moment;
@@ -599,68 +600,4 @@ enum Consequence {
     None,
     Hold(Option<Duration>),
     Pause(String),
-}
-
-/// Where begun targets wait for a worker. Put by the lane, taken by its workers.
-#[derive(Default)]
-struct Pool {
-    inner: Mutex<Waiting>,
-    put: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    targets: VecDeque<InFlight>,
-    closed: bool,
-}
-
-/// Closes the pool when it goes.
-struct Closing<'a>(&'a Pool);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.lock().closed = true;
-        self.0.put.notify_all();
-    }
-}
-
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn put(&self, targets: Vec<InFlight>) {
-        if !targets.is_empty() {
-            self.lock().targets.extend(targets);
-            self.put.notify_one();
-        }
-    }
-
-    fn take(&self) -> Option<InFlight> {
-        let mut waiting = self.lock();
-        loop {
-            if let Some(target) = waiting.targets.pop_front() {
-                // The woken wakes the next: to wake all at once cost a tenth of a run.
-                if !waiting.targets.is_empty() {
-                    self.put.notify_one();
-                }
-                return Some(target);
-            }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.put.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-    }
-
-    /// A worker's life.
-    fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
-        while let Some(in_flight) = self.take() {
-            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), in_flight.until())));
-            let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
-            if back.send((in_flight, outcome)).is_err() {
-                return;
-            }
-        }
-    }
 }
