@@ -67,7 +67,6 @@ pub struct Config {
     pub state_dir: PathBuf,
     pub run: Run,
     pub channels: BTreeMap<String, Channel>,
-    pub log_format: LogFormat,
 }
 
 /// `[run]`.
@@ -187,8 +186,7 @@ impl Config {
                 )));
             }
         };
-        let log_format = log_format_of(global, env)?;
-        Ok(Self { database_url, table_prefix, lock_dir, state_dir, run, channels, log_format })
+        Ok(Self { database_url, table_prefix, lock_dir, state_dir, run, channels })
     }
 
     /// Makes `state_dir` and `lock_dir` (0700) where they are missing, and sees that this user can write there.
@@ -787,6 +785,10 @@ mod tests {
             Config::load_in(&self.global, self.budget, &|name| self.env.get(name).cloned())
         }
 
+        fn log_format(&self) -> Result<LogFormat> {
+            log_format_of(&self.global, &|name| self.env.get(name).cloned())
+        }
+
         /// What it is refused with: of the kind usage, one line, its file named as F.
         fn refused(&self) -> String {
             let error = self.load().err().expect("must be refused");
@@ -1052,7 +1054,7 @@ mod tests {
         let mut set = Set::new(&format!("{DATABASE}[run]\nbudget = \"10s\"\n"));
         let seen = |set: &Set| {
             let config = set.load().unwrap();
-            (config.database_url, config.run.budget, config.log_format)
+            (config.database_url, config.run.budget, set.log_format().unwrap())
         };
         assert_eq!(seen(&set), ("sqlite:///t.db".into(), 10 * SECOND, LogFormat::Text));
         set = set
@@ -1070,7 +1072,8 @@ mod tests {
         set.budget = None;
         assert_eq!(set.with("BATCH_SEND_BUDGET", "1").refused().split(':').next(), Some("BATCH_SEND_BUDGET"));
         let set = Set::new(DATABASE).with("BATCH_SEND_LOG_FORMAT", "xml");
-        assert_eq!(set.refused(), "BATCH_SEND_LOG_FORMAT must be text or json, not `xml`");
+        let error = set.log_format().unwrap_err().to_string();
+        assert_eq!(error, "BATCH_SEND_LOG_FORMAT must be text or json, not `xml`");
         let set = Set::new(DATABASE).with("BATCH_SEND_DATABASE_URL", "").with("BATCH_SEND_BUDGET", "");
         assert_eq!(seen(&set), ("sqlite:///t.db".into(), 50 * SECOND, LogFormat::Text));
     }

@@ -209,7 +209,10 @@ impl<'a> Delivery<'a> {
             self.restock();
             self.keep_up(turn_over);
             if !self.may_begin() {
-                self.put_back();
+                // Not while answers wait to be written: those that come meanwhile would wait for this, in memory alone.
+                if self.owed.is_empty() {
+                    self.put_back();
+                }
                 last_begun();
             }
             if self.in_flight == 0 && self.answers.is_empty() && self.finished() {
@@ -469,13 +472,18 @@ impl<'a> Delivery<'a> {
 
     /// Writes what no begin has taken along.
     fn settle(&mut self) {
-        if !self.answers.is_empty() {
-            let answers = std::mem::take(&mut self.answers);
-            match self.store.settle(answers) {
-                Ok(settled) => self.served.settled.add(settled),
-                Err(unwritten) => self.owe(unwritten),
+        let answers = std::mem::take(&mut self.answers);
+        if self.owed.is_empty() {
+            if !answers.is_empty() {
+                match self.store.settle(answers) {
+                    Ok(settled) => self.served.settled.add(settled),
+                    Err(unwritten) => self.owe(unwritten),
+                }
             }
-        } else if !self.owed.is_empty() {
+        } else if !answers.is_empty() {
+            // The database fails us, and each question to it may take long: to disk before the next.
+            self.keep(answers);
+        } else {
             let count = self.owed.len();
             match self.store.settle(std::mem::take(&mut self.owed)) {
                 Ok(settled) => {
@@ -492,13 +500,17 @@ impl<'a> Delivery<'a> {
 
     /// To the journal first, then again and again.
     fn owe(&mut self, Unwritten { answers, why }: Unwritten) {
+        self.keep(answers);
+        self.fail(why);
+    }
+
+    fn keep(&mut self, answers: Vec<Answer>) {
         if !answers.is_empty()
             && let Err(error) = self.orders.journal.append(&answers)
         {
             log::error!("{} answers are in memory alone: {error:#}", answers.len());
         }
         self.owed.extend(answers);
-        self.fail(why);
     }
 
     // ---- what ends it ------------------------------------------------------------------------------------------
@@ -508,7 +520,8 @@ impl<'a> Delivery<'a> {
         if self.orders.stop.asked() {
             self.end(Ended::Stopped);
         }
-        if self.renewed.elapsed() < RENEWAL {
+        // With answers owed nothing more is begun, and a lease that ends does them no harm.
+        if self.renewed.elapsed() < RENEWAL || !self.owed.is_empty() {
             return;
         }
         self.renew();

@@ -100,10 +100,11 @@ pub fn replay(
         let entry = entry.with_context(|| format!("read state_dir {}", dir.display()))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(&prefix(installation)) && name.ends_with(".jsonl") {
-            if let Some(file) = lock_of_the_dead(&entry.path())? {
-                settled.add(replay_file(&entry.path(), &file, settle)?);
-            }
+        if name.starts_with(&prefix(installation))
+            && name.ends_with(".jsonl")
+            && let Some(file) = lock_of_the_dead(&entry.path())?
+        {
+            settled.add(replay_file(&entry.path(), &file, settle)?);
         }
     }
     Ok(settled)
@@ -183,7 +184,8 @@ mod tests {
     fn replayed(dir: &Path, installation: Uuid) -> (Vec<u64>, Result<Settled>) {
         let mut ids = Vec::new();
         let ended = replay(dir, installation, &mut |answers| {
-            ids.extend(answers.iter().map(Answer::target));
+            let id = |answer: &Answer| serde_json::to_value(answer).unwrap()["id"].as_u64().unwrap();
+            ids.extend(answers.iter().map(id));
             Ok(Settled { written: answers.len() as u64, ..Settled::default() })
         });
         (ids, ended)

@@ -92,10 +92,6 @@ impl Lease {
         self.until
     }
 
-    pub fn terms(&self) -> &Terms {
-        &self.terms
-    }
-
     pub fn forced(&self) -> bool {
         self.token.is_none()
     }
@@ -150,10 +146,6 @@ pub struct Ready {
 }
 
 impl Ready {
-    pub fn until(&self) -> Moment {
-        self.claimed.until
-    }
-
     /// Back to a claim, to be released.
     pub fn unsent(self) -> Claimed {
         self.claimed
@@ -233,16 +225,6 @@ pub struct Answer {
     token: Uuid,
     in_doubt: bool,
     settlement: Settlement,
-}
-
-impl Answer {
-    pub fn settlement(&self) -> &Settlement {
-        &self.settlement
-    }
-
-    pub fn target(&self) -> TargetId {
-        self.id
-    }
 }
 
 // ---- what the store answers -------------------------------------------------------------------------------------

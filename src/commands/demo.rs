@@ -5,8 +5,9 @@
 mod endpoint;
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -65,7 +66,12 @@ impl Stage {
     fn set(targets: u32, server: Option<&str>) -> Result<Self> {
         let name = Uuid::new_v4().simple().to_string();
         let dir = std::env::temp_dir().join(format!("batch-send-demo-{}", &name[..8]));
-        fs::create_dir(&dir).with_context(|| format!("make the demo's directory {}", dir.display()))?;
+        // For this user alone: the configuration may hold a password.
+        let mut private = DirBuilder::new();
+        private
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("make the demo's directory {}", dir.display()))?;
         let stage = Self {
             endpoint: Endpoint::start(LATENCY)?,
             database_url: server
@@ -107,7 +113,8 @@ receipt = "/id"
 timeout = "2s"
 concurrency = 8
 "#,
-            url = quoted(&self.database_url),
+            // Taken as it is: in a file `${` would begin the name of a variable.
+            url = quoted(&self.database_url.replace("${", "$${")),
             prefix = self.prefix,
             state = quoted(&state.to_string_lossy()),
             endpoint = self.endpoint.url,
@@ -212,15 +219,16 @@ concurrency = 8
                 } else {
                     ("did not arrive", "retry")
                 };
-                let program = std::env::current_exe()?;
-                writeln!(
-                    out,
-                    "  {} {seen}: {} --config {} resolve {task} --target {} --as {verdict} --yes",
-                    row.recipient,
-                    program.display(),
-                    self.config("host-a").display(),
-                    row.id
-                )?;
+                let (id, target) = (task.to_string(), row.id.to_string());
+                let settle = ["resolve", &id, "--target", &target, "--as", verdict, "--yes"];
+                if self.on_server {
+                    write!(out, "  {} {seen}: ", row.recipient)?;
+                    self.step(out, &settle)?;
+                } else {
+                    let (program, config) = (std::env::current_exe()?, self.config("host-a"));
+                    let (program, config, settle) = (program.display(), config.display(), settle.join(" "));
+                    writeln!(out, "  {} {seen}: {program} --config {config} {settle}", row.recipient)?;
+                }
             }
         }
         if self.on_server {

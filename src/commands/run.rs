@@ -378,8 +378,8 @@ impl<'a> Run<'a> {
         let channel = self.channel(task)?;
         let lease = match store.lease(task.id, &self.terms(channel), false)? {
             Leasing::Ours(lease) => lease,
-            Leasing::Held { owner, .. } => {
-                log::debug!("task={} is held by {owner}", task.id);
+            Leasing::Held { owner, token } => {
+                log::debug!("task={} is held by {owner} (token {token})", task.id);
                 return Ok(());
             }
             Leasing::Closed(why) => {

@@ -64,7 +64,7 @@ fn create(args: &CreateArgs, config: &Config, store: &mut dyn Desk, out: &mut dy
     let mut added = Added::default();
     let mut status = TaskStatus::Draft;
     if let (Some(source), Some(file)) = (source, args.targets.as_deref()) {
-        added = import(id, source, file, store, "it stays in draft")?;
+        added = import(id, source, file, store, "stays in draft with")?;
         if added == Added::default() {
             bail!(Trouble::usage(format!(
                 "no target in {}; task {id} stays in draft: complete it with `{}`",
@@ -148,7 +148,7 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
         bail!(refused(id, status));
     }
     let source = Source::open(&args.targets)?;
-    let added = import(id, source, &args.targets, store, "they stay")?;
+    let added = import(id, source, &args.targets, store, "keeps")?;
     let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
     if args.json {
         writeln!(out, "{}", shown(id, status, added))?;
@@ -175,7 +175,7 @@ fn import(id: TaskId, source: Source, file: &Path, store: &mut dyn Desk, so_far:
     let Some(flaw) = imported.flaw else { return Ok(imported.added) };
     let before = targets(imported.added.new + imported.added.repeated);
     bail!(Trouble::usage(format!(
-        "{flaw}; task {id} has the {before} before it, and {so_far}: mend the line and complete it with `{again}`"
+        "{flaw}; task {id} {so_far} the {before} before it: mend the line and complete it with `{again}`"
     )))
 }
 

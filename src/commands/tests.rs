@@ -236,7 +236,7 @@ fn an_import_that_met_a_bad_line_is_completed_by_the_command_it_names() {
     assert!(sentence.ends_with(&quoted), "{sentence}");
     assert!(
         sentence.contains(
-            "o'k.csv, line 4, column 1: the recipient is empty; task 1 has the 2 targets before it"
+            "o'k.csv, line 4, column 1: the recipient is empty; task 1 stays in draft with the 2 targets before it: mend"
         ),
         "{sentence}"
     );

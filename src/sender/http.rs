@@ -166,7 +166,7 @@ impl Http {
             _ => None,
         };
         if receipt.is_none() {
-            log::warn!("target {target}: accepted, but the answer has no receipt at {pointer}");
+            log::info!("target {target}: accepted, but the answer has no receipt at {pointer}");
         }
         receipt
     }

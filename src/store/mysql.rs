@@ -8,6 +8,8 @@
 
 mod connection;
 mod desk;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
@@ -549,9 +551,11 @@ impl Relay for MySql {
         );
         let pending =
             format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
+        // Always inside a transaction, so that it is answered where it was written. It locks nothing: the rows are ours, and
+        // locks on the others met in this index were seen to deadlock with their begin.
         let ours = format!(
             "SELECT {TARGET_COLUMNS} FROM {target} FORCE INDEX (k_task_status) \
-             WHERE task_id = {} AND status = 'processing' AND cron_token = '{token}' ORDER BY id FOR UPDATE",
+             WHERE task_id = {} AND status = 'processing' AND cron_token = '{token}' ORDER BY id",
             lease.task
         );
         let skip_locked = self.skip_locked;
@@ -559,7 +563,9 @@ impl Relay for MySql {
         let rows = self.connection.attempt("claim targets", |connection, lost| {
             if lost {
                 // Nobody said whether the claim before this one was committed. The token is its own: it shows.
-                let rows = last(connection.run(&ours)?).rows;
+                let mut replies = connection.run(&format!("{BEGIN}{ours}; COMMIT"))?;
+                replies.pop();
+                let rows = last(replies).rows;
                 if !rows.is_empty() {
                     return Ok(rows);
                 }
@@ -1048,16 +1054,17 @@ impl MySql {
 /// What a begin wrote.
 struct Written {
     settled: Settled,
-    begun: HashSet<TargetId>,
+    /// By token and id: a run may hold a claim that has ended and the one after it, of the same target.
+    begun: HashSet<(Uuid, TargetId)>,
     /// From before the request that may have begun them.
     since: Moment,
 }
 
 impl Written {
-    fn into_begun(self, ready: Vec<Ready>, lease: &Lease) -> Begun {
+    fn into_begun(mut self, ready: Vec<Ready>, lease: &Lease) -> Begun {
         let mut begun = Begun { settled: self.settled, ..Begun::default() };
         for Ready { claimed: Claimed { target, token, .. }, message, .. } in ready {
-            if self.begun.contains(&target.id) {
+            if self.begun.remove(&(token, target.id)) {
                 begun.in_flight.push(InFlight {
                     id: target.id,
                     token,
@@ -1103,8 +1110,9 @@ impl MySql {
             return Ok(Written { settled: Settled::default(), begun: HashSet::new(), since: Moment::now() });
         }
         let text = format!("{BEGIN}{}; COMMIT", statements.join("; "));
+        let patience = if answers.is_empty() { connection::PATIENCE } else { connection::WITH_ANSWERS };
         let mut since = Moment::now();
-        self.connection.persist(|connection, lost| {
+        self.connection.persist_for(patience, |connection, lost| {
             *doubtful |= lost;
             if !lost {
                 since = Moment::now();
@@ -1116,7 +1124,7 @@ impl MySql {
             for group in &beginning {
                 let changed = changed.next().unwrap_or(0);
                 if changed == group.len() as u64 {
-                    begun.extend(group.iter().map(|ready| ready.claimed.target.id));
+                    begun.extend(group.iter().map(|ready| (ready.claimed.token, ready.claimed.target.id)));
                 } else {
                     let changed = (!lost).then_some(changed);
                     begun.extend(read_back(connection, tables, group, &lease.terms, changed)?);
@@ -1137,7 +1145,7 @@ impl MySql {
             many => format!("{BEGIN}{}; COMMIT", many.join("; ")),
         };
         let skip = usize::from(statements.len() > 1);
-        self.connection.persist(|connection, _| {
+        self.connection.persist_for(connection::WITH_ANSWERS, |connection, _| {
             let replies = connection.run(&text)?;
             let mut changed = replies.iter().skip(skip).map(|reply| reply.changed);
             reconcile(connection, tables, &groups, &mut changed)
@@ -1185,7 +1193,7 @@ fn read_back(
     group: &[&Ready],
     terms: &Terms,
     changed: Option<u64>,
-) -> Result<Vec<TargetId>, Fault> {
+) -> Result<Vec<(Uuid, TargetId)>, Fault> {
     let Tables { target, .. } = tables;
     let token = group[0].claimed.token;
     let rows = last(connection.run(&format!(
@@ -1230,7 +1238,7 @@ fn read_back(
             sending.clear();
         }
     }
-    Ok(sending.into_iter().map(|(id, _)| id).collect())
+    Ok(sending.into_iter().map(|(id, _)| (token, id)).collect())
 }
 
 /// Answers that one statement can write: of one token and kind, by id.

@@ -380,7 +380,7 @@ pub(super) fn closed(leasing: Leasing) -> String {
 
 /// Claimed, with a message: ready to begin. On a keyed channel with its hash.
 pub(super) fn ready(claimed: Claimed, lease: &Lease) -> Ready {
-    let hash = lease.terms().dedupe.map(|_| [7; 16]);
+    let hash = lease.terms.dedupe.map(|_| [7; 16]);
     let message = message(claimed.target(), lease.task());
     claimed.ready(message, hash)
 }

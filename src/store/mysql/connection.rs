@@ -2,6 +2,7 @@
 //! unusable, and when a piece of work may be tried again. What the statements say is not its business.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -343,7 +344,11 @@ pub(super) const COMMIT: &str = "COMMIT";
 
 /// How often, and for how long, a piece of work is tried.
 const TRIES: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same for what holds answers of a channel. Short: they are in memory alone until the caller, told of the failure, has
+/// them in the journal; then it tries again by itself.
+pub(super) const WITH_ANSWERS: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Connects at once, one try.
@@ -361,13 +366,21 @@ impl Connection {
 
     fn connect(&mut self) -> Result<Conn, Fault> {
         let place = &self.place;
+        let with_tls = self.opts.get_ssl_opts().is_some();
         let mut conn = Conn::new(self.opts.clone()).map_err(|error| match error {
             mysql::Error::MySqlError(error) => Fault::from_server(error, place),
             mysql::Error::TlsError(error) => tls_fault(place, &error),
-            // A certificate that is refused ends the handshake as "invalid data".
+            // A certificate that is refused ends the handshake as "invalid data"; the others are of `ssl_ca`.
             mysql::Error::IoError(error)
-                if self.opts.get_ssl_opts().is_some() && error.kind() == std::io::ErrorKind::InvalidData =>
+                if with_tls
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::InvalidData | ErrorKind::NotFound | ErrorKind::PermissionDenied
+                    ) =>
             {
+                tls_fault(place, &error)
+            }
+            mysql::Error::CodecError(error) if with_tls && is_invalid_data(&error) => {
                 tls_fault(place, &error)
             }
             mysql::Error::DriverError(error @ mysql::DriverError::TlsNotSupported) => {
@@ -418,7 +431,7 @@ impl Connection {
                 }
                 Err(fault)
             }
-            Err(mysql::Error::CodecError(error)) if error.to_string().contains("too large") => {
+            Err(mysql::Error::CodecError(error)) if error.to_string().contains("max_allowed_packet") => {
                 Err(Fault::Data(anyhow!("a statement is too large for the database")))
             }
             Err(error) => Err(Fault::Lost(unreachable(&self.place, &error.to_string()))),
@@ -428,8 +441,14 @@ impl Connection {
     /// Does `work` until it is done, a bounded number of times, with a new connection where the last one is lost.
     /// `work` starts from its beginning each time and is told whether an earlier try may have been carried
     /// out without our knowing.
-    pub fn persist<T>(
+    pub fn persist<T>(&mut self, work: impl FnMut(&mut Self, bool) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.persist_for(PATIENCE, work)
+    }
+
+    /// [`Self::persist`], for so long.
+    pub fn persist_for<T>(
         &mut self,
+        patience: Duration,
         mut work: impl FnMut(&mut Self, bool) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let started = Moment::now();
@@ -456,7 +475,7 @@ impl Connection {
                 }
                 Fault::Data(_) | Fault::Missing(_) | Fault::Final(_) => return Err(fault),
             };
-            if tries == TRIES || started.elapsed() > PATIENCE {
+            if tries == TRIES || started.elapsed() > patience {
                 return Err(fault);
             }
             log::info!("try {tries} of {TRIES}: {why:#}");
@@ -473,6 +492,11 @@ impl Connection {
     ) -> Result<T> {
         self.persist(work).map_err(|fault| fault.into_error().context(format!("cannot {what}")))
     }
+}
+
+fn is_invalid_data(error: &dyn std::error::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.is_some_and(|error| error.kind() == ErrorKind::InvalidData)
 }
 
 fn tls_fault(place: &str, why: &dyn Display) -> Fault {
@@ -496,7 +520,7 @@ fn ask(conn: &mut Conn, text: &str) -> mysql::Result<Vec<Reply>> {
 }
 
 /// MySQL from 8.0.1 and MariaDB from 10.6, by the text of `version`.
-fn has_skip_locked(version: &str) -> bool {
+pub(super) fn has_skip_locked(version: &str) -> bool {
     if version.contains("TiDB") {
         return false;
     }

@@ -176,7 +176,8 @@ impl Desk for MySql {
             let mut new = 0;
             for insert in &inserts {
                 // Not INSERT IGNORE: it would cut what is too long and take what is not valid.
-                new += last(connection.run(&format!("{insert} ON DUPLICATE KEY UPDATE id = id"))?).changed;
+                new += last(connection.run(&format!("{insert} ON DUPLICATE KEY UPDATE task_id = task_id"))?)
+                    .changed;
             }
             if status == "finished" && new > 0 {
                 connection
@@ -608,8 +609,12 @@ fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Resu
     }
     let missing: Vec<_> =
         migrations::MIGRATIONS.iter().filter(|migration| migration.version > from).collect();
-    if from > 0 && !missing.is_empty() {
-        wait_for_leases(connection, task, deadline)?;
+    if !missing.is_empty() {
+        match wait_for_leases(connection, task, deadline) {
+            // The first migration: there is nothing to hold yet.
+            Ok(()) | Err(Fault::Missing(_)) => {}
+            Err(fault) => return Err(fault),
+        }
     }
     let mut applied = Vec::new();
     for file in missing {

@@ -1,0 +1,29 @@
+//! The real binary, driven from outside: one file per promise, each story on each database.
+//!
+//! Nothing of the product is linked in here. A story sets the scene (rows by plain SQL, an endpoint that
+//! answers on cue), calls the binary as cron or a person would, breaks what it is about, and asks the rows and the
+//! endpoint's ledger what became of it.
+
+// A test reads its environment, looks at the clock and unwraps; the product does not.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr)]
+
+#[macro_use]
+mod support;
+
+mod bad_input;
+mod closing;
+mod crash;
+mod database;
+mod documents;
+mod fairness;
+mod journal;
+mod operator;
+mod overlap;
+mod plans;
+mod quiet;
+mod retrying;
+mod stopped;
+mod stopping;
+mod texts;
+mod uncertain;
+mod zones;
