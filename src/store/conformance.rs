@@ -138,6 +138,7 @@ promises! {
         an_error_of_each_ends_the_list,
         peek_shows_what_is_left_and_claims_nothing,
         counts_add_up,
+        a_finished_task_answers_from_what_close_froze,
         resolve_settles_only_what_is_unknown,
         resolve_recovers_first,
         resolve_as_retry_keeps_the_key_and_the_token,

@@ -1245,7 +1245,7 @@ mod tests {
             Answer { task: 1, id, token, in_doubt: false, settlement }
         };
         let unwritten = store.settle(vec![answer(1), answer(2), answer(3)]).unwrap_err();
-        assert_eq!(unwritten.answers.iter().map(Answer::target).collect::<Vec<_>>(), [2]);
+        assert_eq!(unwritten.answers.iter().map(|answer| answer.id).collect::<Vec<_>>(), [2]);
         assert!(format!("{:#}", unwritten.why).contains("not b"));
         let (_, counts) = store.tasks(Some(1), true).unwrap().pop().unwrap();
         assert_eq!((counts.sent, counts.sending), (2, 1));

@@ -361,6 +361,17 @@ pub(super) fn counts_add_up(stage: &Stage) {
     assert!(store.tasks(Some(999_999), true).unwrap().is_empty());
 }
 
+pub(super) fn a_finished_task_answers_from_what_close_froze(stage: &Stage) {
+    let Sending { task, mut store, lease, flight, .. } = stage.sending();
+    settle(&mut *store, vec![flight.answer(task, sent())]);
+    assert_eq!(close(&mut *store, lease), Closed::Finished);
+    let sent = |store: &mut dyn Store| store.tasks(Some(task), false).unwrap()[0].1.sent;
+    assert_eq!(sent(&mut *store), 1);
+    // Ten million rows are not counted for it.
+    stage.sql("UPDATE {p}task SET sent_count = 10000000");
+    assert_eq!(sent(&mut *store), 10_000_000);
+}
+
 /// Three targets, all unknown.
 fn three_unknown(stage: &Stage) -> (TaskId, Vec<TargetId>, Box<dyn Store>, Lease) {
     let (task, all) = stage.task(3);
