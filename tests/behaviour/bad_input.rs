@@ -250,7 +250,7 @@ fn secrets_are_never_shown(it: Sandbox) {
         printed += &it.call(&format!("run -vv --database-url {url}")).done().stderr;
     }
     if it.database.engine == Engine::MySql {
-        let url = it.database.url.replace("root@", &format!("nobody:{secret}@"));
+        let url = it.database.url.replace("root@", &format!("root:{secret}@"));
         let call = it.call(&format!("run -vv --database-url {url}")).done().exits(2);
         printed += &call.stderr;
     }

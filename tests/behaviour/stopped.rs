@@ -157,7 +157,7 @@ fn stopped_at(it: &Sandbox, from: &str, to: &str, most_unknown: u64) {
     let gate = Gate::on_targets(&it.database, from, to);
     let sleeper = it.call_on_host(1, "run").start();
     gate.reached();
-    it.stop(&sleeper);
+    sleeper.stop();
     gate.open();
     wait_until("leases and claims to end", 30, || it.database.nothing_held());
     sleeper.go_on();
