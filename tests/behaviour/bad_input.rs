@@ -1,7 +1,7 @@
 //! Whatever is wrong is told in one sentence: what, which, and the way out. Nothing is sent, and one bad target
 //! is no trouble for the others.
 
-use crate::support::{Endpoint, Engine, Sandbox, check};
+use crate::support::{Cue, Endpoint, Engine, Sandbox, check};
 
 on_each_database! {
     a_wrong_configuration_is_refused,
@@ -12,6 +12,9 @@ on_each_database! {
     params_that_are_no_object_fail_alone,
     a_bad_line_ends_an_import_and_says_how_to_go_on,
     an_unreachable_database_is_for_later,
+    secrets_are_never_shown,
+    trouble_can_be_told_as_json,
+    a_channel_that_nobody_knows_for_ten_minutes_pauses_its_task,
 }
 
 /// Exit 2, nothing on stdout, and every word in one sentence on stderr.
@@ -216,4 +219,68 @@ fn an_unreachable_database_is_for_later(it: Sandbox) {
     let run = it.call(&format!("run --database-url {url}")).done().exits(75);
     assert!(!run.stderr.contains("secret-word"), "{run}");
     run.says(&["127.0.0.1"]);
+}
+
+fn secrets_are_never_shown(it: Sandbox) {
+    let secret = "s3cr3t-t0ken";
+    let endpoint = Endpoint::new(|request| match request.recipient.as_str() {
+        "rejected" => Cue::Answer(422),
+        "unclear" => Cue::AcceptThenClose,
+        "unavailable" => Cue::Answer(401),
+        _ => Cue::Accept,
+    });
+    let channel = endpoint.channel("web", "headers = { Authorization = \"Bearer ${API_TOKEN}\" }");
+    it.configure("", &channel.replace("/messages", "/messages?token=${API_TOKEN}"));
+    let task = it.database.task("web", ["rejected", "unclear", "unavailable", "ann"]);
+    let mut printed = String::new();
+    for args in
+        ["-vv run".to_owned(), "-vv status".into(), format!("-vv targets {task}"), "task list -vv".into()]
+    {
+        let call = it.call(&args).env("API_TOKEN", secret).done();
+        printed += &(call.stdout + &call.stderr);
+    }
+    // A configuration that is refused, and databases that refuse.
+    it.configure("budgt = \"1s\"", &channel.replace("${API_TOKEN}", secret));
+    let call = it.call("run").done().exits(2);
+    printed += &call.stderr;
+    it.configure("", "");
+    for url in
+        [format!("mysql://app:{secret}@127.0.0.1:1/shop"), format!("mysql://app:{secret}@127.0.0.1:x/shop")]
+    {
+        printed += &it.call(&format!("run -vv --database-url {url}")).done().stderr;
+    }
+    if it.database.engine == Engine::MySql {
+        let url = it.database.url.replace("root@", &format!("root:{secret}@"));
+        let call = it.call(&format!("run -vv --database-url {url}")).done().exits(2);
+        printed += &call.stderr;
+    }
+    assert!(!printed.is_empty() && !printed.contains(secret), "{printed}");
+    assert!(!it.database.targets(task).iter().any(|row| row.error.contains(secret)));
+    assert!(!it.database.standing(task).1.contains(secret));
+}
+
+fn trouble_can_be_told_as_json(it: Sandbox) {
+    let endpoint = Endpoint::new(|_| Cue::AcceptThenClose);
+    it.configure("", &endpoint.channel("web", ""));
+    it.database.task("web", ["ann"]);
+    for args in ["run -v --log-format json", "run --task-id 999 --log-format json"] {
+        let call = it.call(args).done();
+        assert!(!call.stderr.is_empty(), "{call}");
+        for line in call.stderr.lines() {
+            let value: Result<serde_json::Value, _> = serde_json::from_str(line);
+            assert!(value.is_ok_and(|value| value.is_object()), "no JSON object: {line}");
+        }
+    }
+}
+
+fn a_channel_that_nobody_knows_for_ten_minutes_pauses_its_task(it: Sandbox) {
+    it.configure("", &Endpoint::accepting().channel("web", ""));
+    let task = it.database.task("webb", ["ann"]);
+    it.run();
+    let long_ago = it.database.moment(-700);
+    it.database.execute(&format!("UPDATE batch_audit SET at = {long_ago} WHERE task_id = {task}"));
+    it.call("run").done().exits(3).says(&["webb"]);
+    let (status, reason) = it.database.standing(task);
+    assert!(status == "paused" && reason.contains("webb"), "{status}: {reason}");
+    it.run();
 }

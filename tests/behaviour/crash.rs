@@ -30,6 +30,7 @@ fn killed_in_flight(it: Sandbox) {
     let task = it.database.task("web", people());
     let run = it.call("run").start();
     wait_until("four messages to be in flight", 20, || endpoint.waiting() == 4);
+    wait_until("the next claim", 20, || it.database.count(task, "processing") > 0);
     run.kill();
     endpoint.tell();
     check(&it, task, &endpoint);

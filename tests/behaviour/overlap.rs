@@ -1,5 +1,7 @@
 //! Runs beside runs: cron on one host, cron on many, people in between. Nobody is sent a message twice.
 
+use std::time::Duration;
+
 use crate::support::{Cue, Endpoint, Process, Sandbox, check, wait_until};
 
 on_each_database! {
@@ -10,6 +12,9 @@ on_each_database! {
     a_task_held_elsewhere_exits_75_and_names_the_holder,
     a_forced_run_goes_beside_the_holder_and_passes_no_claim,
     hosts_with_different_tasks_do_not_wait_for_each_other,
+    with_every_lock_defeated_each_message_is_sent_once;
+    mysql alone:
+    both_forms_of_claim_beside_each_other,
 }
 
 fn people(many: usize) -> Vec<String> {
@@ -133,4 +138,56 @@ fn hosts_with_different_tasks_do_not_wait_for_each_other(it: Sandbox) {
     endpoint.tell();
     first.wait().quietly();
     assert_eq!(it.database.status(slow), "finished");
+}
+
+/// Hosts have no lock file in common, and every lease ends as soon as it is taken. Rows alone are left to keep the promise.
+fn with_every_lock_defeated_each_message_is_sent_once(it: Sandbox) {
+    let endpoint = Endpoint::new(|_| Cue::AcceptAfter(Duration::from_millis(5)));
+    it.configure("batch_size = 5", &endpoint.channel("web", "concurrency = 4"));
+    let task = it.database.task("web", people(2_000));
+    let mut runs: Vec<Process> = (0..6).map(|host| it.call_on_host(host, "run").start()).collect();
+    let thief = it.database.another();
+    let mut taken = 0;
+    wait_until("the runs to end", 60, || {
+        let now = thief.moment(0);
+        let held = format!("SELECT COUNT(*) FROM batch_task WHERE id = {task} AND lock_until > {now}");
+        taken += thief.number(&held);
+        thief.execute(&format!(
+            "UPDATE batch_task SET lock_until = {now} WHERE id = {task} AND lock_until > {now}"
+        ));
+        // A host whose lease was taken leaves; cron would start it again.
+        for (host, run) in runs.iter_mut().enumerate() {
+            if !run.running() && thief.count(task, "pending") > 0 {
+                let next = it.call_on_host(host, "run").start();
+                std::mem::replace(run, next).wait().quietly();
+            }
+        }
+        runs.iter_mut().all(|run| !run.running())
+    });
+    runs.into_iter().for_each(|run| run.wait().quietly());
+    assert!(taken >= 5, "only {taken} leases were taken away");
+    wait_until("leases and claims to end", 60, || it.database.nothing_held());
+    it.run();
+    check(&it, task, &endpoint);
+    assert_eq!(it.database.count(task, "sent"), 2_000, "{:?}", it.database.counts(task));
+}
+
+fn both_forms_of_claim_beside_each_other(it: Sandbox) {
+    let endpoint = Endpoint::accepting();
+    let tasks: Vec<u64> = (0..3).map(|_| it.database.task("web", people(300))).collect();
+    let mut runs = Vec::new();
+    for host in 0..8 {
+        let claim = if host % 2 == 0 { "update" } else { "skip-locked" };
+        it.configure(&format!("claim = \"{claim}\"\nbatch_size = 7"), &endpoint.channel("web", ""));
+        runs.push(it.call_on_host(host, "run").start());
+        // Beside the holder, so that claims of both forms meet in one task.
+        runs.push(it.call_on_host(host, &format!("run --force --task-id {}", tasks[host % 3])).start());
+    }
+    runs.into_iter().for_each(|run| run.wait().quietly());
+    it.run();
+    assert_eq!(endpoint.ledger().len(), 300);
+    assert_eq!(endpoint.requests(), 900);
+    for task in tasks {
+        assert_eq!((it.database.count(task, "sent"), it.database.status(task).as_str()), (300, "finished"));
+    }
 }

@@ -11,6 +11,7 @@ on_each_database! {
     stopped_before_the_first_byte_it_lets_nothing_leave,
     stopped_again_and_again;
     mysql alone:
+    stopped_between_the_begin_and_the_first_byte_it_lets_nothing_leave,
     stopped_inside_the_claim,
     stopped_inside_the_begin,
     stopped_inside_the_settle,
@@ -123,6 +124,31 @@ fn stopped_again_and_again(it: Sandbox) {
     assert!(it.database.count(task, "sent") > 0);
 }
 
+fn stopped_between_the_begin_and_the_first_byte_it_lets_nothing_leave(it: Sandbox) {
+    let endpoint = Endpoint::accepting();
+    it.configure(RUN, &endpoint.channel("web", KEYS));
+    let task = it.database.task("web", people());
+    let gate = Gate::on_targets(&it.database, "processing", "sending");
+    let sleeper = it.call_on_host(1, "run").start();
+    gate.reached();
+    sleeper.stop();
+    // The server carries it out, and the one who asked does not hear of it yet.
+    gate.open();
+    wait_until("four targets to be begun", 20, || it.database.count(task, "sending") == 4);
+    wait_until("leases and claims to end", 30, || it.database.nothing_held());
+    it.call_on_host(2, "run").done().exits(3);
+    assert_eq!((it.database.count(task, "unknown"), it.database.count(task, "sent")), (4, 36));
+
+    sleeper.go_on();
+    let woken = sleeper.wait();
+    assert!(matches!(woken.code(), Some(0 | 3)), "{woken}");
+    check(&it, task, &endpoint);
+    assert_eq!(endpoint.requests(), 36, "it woke up past its time");
+    for row in it.database.targets(task).iter().filter(|row| row.status != "sent") {
+        assert!(row.status == "failed" && row.error.contains("not accepted"), "{row:?}");
+    }
+}
+
 /// Stopped inside the statement that the gate holds, until lease and claims have ended; then let go.
 fn stopped_at(it: &Sandbox, from: &str, to: &str, most_unknown: u64) {
     let endpoint = Endpoint::accepting();
@@ -131,7 +157,7 @@ fn stopped_at(it: &Sandbox, from: &str, to: &str, most_unknown: u64) {
     let gate = Gate::on_targets(&it.database, from, to);
     let sleeper = it.call_on_host(1, "run").start();
     gate.reached();
-    it.stop(&sleeper);
+    sleeper.stop();
     gate.open();
     wait_until("leases and claims to end", 30, || it.database.nothing_held());
     sleeper.go_on();

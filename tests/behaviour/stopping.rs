@@ -31,6 +31,7 @@ fn in_flight(it: &Sandbox, args: &str) -> (Endpoint, u64, Process) {
     let task = it.database.task("web", (0..40).map(|n| format!("person-{n}")));
     let run = it.call(&args.replace("{task}", &task.to_string())).start();
     wait_until("four messages to be in flight", 20, || endpoint.waiting() == 4);
+    wait_until("the next claim", 20, || it.database.count(task, "processing") > 0);
     (endpoint, task, run)
 }
 

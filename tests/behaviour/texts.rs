@@ -24,7 +24,8 @@ fn texts_go_through_unchanged(it: Sandbox) {
     let sent = &endpoint.accepted()[0].body;
     assert_eq!(sent["to"], TEXT);
     assert_eq!(sent["task"], TEXT);
-    assert_eq!(sent["payload"].to_string(), payload.to_string());
+    // As values: MySQL sorts the keys of an object.
+    assert_eq!(sent["payload"], payload);
     assert_eq!(sent["params"]["name"], lines);
 
     let status = it.call(&format!("status {task} --json")).done().exits(0).json();

@@ -107,10 +107,18 @@ impl Database {
         *self.connection.lock().unwrap() = Connection::MySql(Box::new(open_mysql(&self.url)));
     }
 
-    /// Whether nobody is in the middle of a write that keeps out all others. On MySQL nobody ever is.
+    /// Whether nobody is in the middle of a transaction, and keeps out others.
     pub fn writable(&self) -> bool {
+        if self.engine == Engine::MySql {
+            let name = self.name();
+            return self.number(&format!(
+                "SELECT COUNT(*) FROM information_schema.innodb_trx AS t
+                 JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id
+                 WHERE p.db = '{name}' AND p.id <> CONNECTION_ID()"
+            )) == 0;
+        }
         match &mut *self.connection.lock().unwrap() {
-            Connection::MySql(_) => true,
+            Connection::MySql(_) => unreachable!(),
             Connection::Sqlite(sqlite) => {
                 sqlite.busy_timeout(Duration::from_millis(50)).unwrap();
                 let free = sqlite.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();

@@ -94,9 +94,9 @@ impl Sandbox {
         self.call(args).env("BATCH_SEND_CONFIG", &self.path(&name).display().to_string())
     }
 
-    /// Stops it with SIGSTOP. On SQLite never inside a write: that holds up everybody, as it must, until it goes on.
+    /// Stops it with SIGSTOP, never inside a transaction: that holds up others, as it must, until it goes on.
     pub fn stop(&self, process: &Process) {
-        wait_until("the process to be stopped outside a write", 20, || {
+        wait_until("the process to be stopped outside a transaction", 20, || {
             process.stop();
             let outside = self.database.writable();
             if !outside {
