@@ -2,16 +2,17 @@
 //! threads speak to the channel; a target crosses to a worker as a value and comes back with its outcome.
 //! Which task comes next, and what the process does around it, is commands/run.rs.
 
+mod pool;
+
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::Scope;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
 
+use self::pool::{Closing, Pool};
 use crate::journal::Journal;
 use crate::message::Message;
 use crate::moment::Moment;
@@ -148,6 +149,7 @@ pub fn serve(
             workers: 0,
             answers: Vec::new(),
             owed: Vec::new(),
+            unwritten: None,
             renewed: Moment::now(),
             began: Moment::now(),
             answered: 0,
@@ -174,8 +176,10 @@ struct Delivery<'a> {
     workers: usize,
     /// Answered, not written.
     answers: Vec<Answer>,
-    /// In the journal, not written: the database failed us.
+    /// In the journal, not written: the database failed us. Nothing is begun before they are.
     owed: Vec<Answer>,
+    /// Why they were not written.
+    unwritten: Option<Error>,
     renewed: Moment,
     began: Moment,
     answered: u64,
@@ -226,7 +230,11 @@ impl<'a> Delivery<'a> {
     fn finished(&mut self) -> bool {
         if !self.owed.is_empty() {
             // As long as the run may live; what is left then is the journal's.
-            return self.orders.stop.end().passed();
+            let over = self.orders.stop.end().passed();
+            if over && let Some(why) = self.unwritten.take() {
+                self.fail(why);
+            }
+            return over;
         }
         if self.may_begin() && self.stock.is_empty() && self.dry {
             self.end(Ended::Drained);
@@ -235,7 +243,7 @@ impl<'a> Delivery<'a> {
     }
 
     fn may_begin(&self) -> bool {
-        self.served.ended.is_none() && self.served.failure.is_none()
+        self.served.ended.is_none() && self.served.failure.is_none() && self.owed.is_empty()
     }
 
     /// The first reason stands, but a pause of ours outranks: a person must know of it.
@@ -489,6 +497,7 @@ impl<'a> Delivery<'a> {
                 Ok(settled) => {
                     self.served.settled.add(settled);
                     self.orders.journal.written(count);
+                    self.unwritten = None;
                 }
                 Err(Unwritten { answers, why }) => {
                     log::debug!("still not written: {why:#}");
@@ -498,16 +507,18 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// To the journal first, then again and again.
+    /// To the journal first, then again and again; once all is written the work goes on.
     fn owe(&mut self, Unwritten { answers, why }: Unwritten) {
+        if answers.is_empty() {
+            return self.fail(why);
+        }
+        log::info!("task={}: {} answers go to the journal: {why:#}", self.lease.task(), answers.len());
         self.keep(answers);
-        self.fail(why);
+        self.unwritten = Some(why);
     }
 
     fn keep(&mut self, answers: Vec<Answer>) {
-        if !answers.is_empty()
-            && let Err(error) = self.orders.journal.append(&answers)
-        {
+        if let Err(error) = self.orders.journal.append(&answers) {
             log::error!("{} answers are in memory alone: {error:#}", answers.len());
         }
         self.owed.extend(answers);
@@ -589,68 +600,4 @@ enum Consequence {
     None,
     Hold(Option<Duration>),
     Pause(String),
-}
-
-/// Where begun targets wait for a worker. Put by the lane, taken by its workers.
-#[derive(Default)]
-struct Pool {
-    inner: Mutex<Waiting>,
-    put: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    targets: VecDeque<InFlight>,
-    closed: bool,
-}
-
-/// Closes the pool when it goes.
-struct Closing<'a>(&'a Pool);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.lock().closed = true;
-        self.0.put.notify_all();
-    }
-}
-
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn put(&self, targets: Vec<InFlight>) {
-        if !targets.is_empty() {
-            self.lock().targets.extend(targets);
-            self.put.notify_one();
-        }
-    }
-
-    fn take(&self) -> Option<InFlight> {
-        let mut waiting = self.lock();
-        loop {
-            if let Some(target) = waiting.targets.pop_front() {
-                // The woken wakes the next: to wake all at once cost a tenth of a run.
-                if !waiting.targets.is_empty() {
-                    self.put.notify_one();
-                }
-                return Some(target);
-            }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.put.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-    }
-
-    /// A worker's life.
-    fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
-        while let Some(in_flight) = self.take() {
-            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), in_flight.until())));
-            let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
-            if back.send((in_flight, outcome)).is_err() {
-                return;
-            }
-        }
-    }
 }

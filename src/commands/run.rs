@@ -1,5 +1,8 @@
-//! One run: what cron starts every minute, what a person starts for one task, and the dry run. Opens things, leases tasks and hands
-//! them to delivery.rs; says at the end what a person must know.
+//! One run: what cron starts every minute, and what a person starts for one task. Takes the lock, repairs what dead runs left, leases
+//! task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, the dry run in run/dry.rs.
+
+mod dry;
+mod report;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -10,9 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use uuid::Uuid;
 
+use self::report::Report;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
-use crate::delivery::{self, Ended, Orders, Quota, Served, Tally};
+use crate::delivery::{self, Ended, Orders, Quota, Tally};
 use crate::exit::Exit;
 use crate::journal::{self, Journal};
 use crate::lock::{Locking, RunLock};
@@ -20,7 +24,7 @@ use crate::message::Renderer;
 use crate::moment::Moment;
 use crate::sender::Sender;
 use crate::stop::Stop;
-use crate::store::{Closed, Database, Lease, Leasing, Relay, Settled, Store, Terms};
+use crate::store::{Closed, Database, Lease, Leasing, Relay, Store, Terms};
 use crate::task::{Task, TaskId, TaskStatus, show_time};
 use crate::trouble::Trouble;
 use crate::who;
@@ -31,15 +35,12 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// A holder of the lock that is so much older than it may be is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Targets that a dry run shows of each task.
-const SHOWN: usize = 10;
-
 /// The sender of each channel, in the order of the configuration.
 type Senders = Vec<Box<dyn Sender>>;
 
 pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.dry_run {
-        return dry_run(config, database, args, out);
+        return dry::dry_run(config, database, args, out);
     }
     config.make_dirs()?;
     let longest = config.channels.values().map(|channel| channel.timeout).max().unwrap_or_default();
@@ -203,57 +204,6 @@ fn refusal(task: &Task, force: bool, config: &Config) -> Option<String> {
     }
     (!config.channels.contains_key(&task.channel))
         .then(|| format!("uses channel {}, which this host's configuration does not have", task.channel))
-}
-
-/// What would be sent, and to whom. Writes nothing.
-fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn Write) -> Result<Exit> {
-    let mut store = database.store()?;
-    let installation = super::installation(&mut *store)?;
-    let most = args.limit.map_or(SHOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    if let Some(id) = args.task_id {
-        let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
-        let Some(channel) = config.channels.get(&task.channel) else {
-            return Err(anyhow!(
-                "task {id} uses channel {}, which this host's configuration does not have",
-                task.channel
-            ));
-        };
-        return show(&mut *store, installation, &task, channel, most, out);
-    }
-    let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
-    let mut shown = Vec::new();
-    let mut exit = Exit::Done;
-    while let Some(task) = store.due(&known, &shown)? {
-        shown.push(task.id);
-        if let Some(channel) = config.channels.get(&task.channel)
-            && show(&mut *store, installation, &task, channel, most, out)? != Exit::Done
-        {
-            exit = Exit::Trouble;
-        }
-    }
-    Ok(exit)
-}
-
-fn show(
-    store: &mut dyn Store,
-    installation: Uuid,
-    task: &Task,
-    channel: &Channel,
-    most: usize,
-    out: &mut dyn Write,
-) -> Result<Exit> {
-    let renderer = Renderer::new(installation, task, channel.body.as_ref());
-    let mut exit = Exit::Done;
-    for target in store.peek(task.id, most)? {
-        match renderer.render(&target) {
-            Ok(message) => writeln!(out, "{}", serde_json::to_string(&message)?)?,
-            Err(error) => {
-                log::error!("task {}, target {}: {error:#}", task.id, target.id);
-                exit = Exit::Trouble;
-            }
-        }
-    }
-    Ok(exit)
 }
 
 /// Of one database and prefix: two installations on a host do not stop each other.
@@ -479,94 +429,5 @@ fn close(store: &mut dyn Store, lease: Lease, task: TaskId, report: &mut Report)
         Ok(Closed::Paused(reason)) => report.paused(task, &reason),
         Ok(Closed::Open | Closed::Lost) => {}
         Err(error) => report.fail(error.context(format!("close task {task}"))),
-    }
-}
-
-/// What the run has to tell at its end.
-#[derive(Default)]
-struct Report {
-    for_a_person: bool,
-    lost_database: bool,
-    failure: Option<Error>,
-}
-
-impl Report {
-    /// The first failure is the one to tell; the others are most likely its consequences.
-    fn fail(&mut self, error: Error) {
-        match self.failure {
-            None => self.failure = Some(error),
-            Some(_) => log::info!("also: {error:#}"),
-        }
-    }
-
-    fn paused(&mut self, task: TaskId, reason: &str) {
-        self.for_a_person = true;
-        log::warn!("task {task} is paused: {reason}; `batch-send task resume {task}` lets it go on");
-    }
-
-    fn doubtful(&mut self, task: TaskId, reason: &str) {
-        self.for_a_person = true;
-        log::warn!(
-            "task {task} has unknown targets ({reason}): see them with `batch-send targets {task} --status unknown`, \
-             settle them with `batch-send resolve {task}`"
-        );
-    }
-
-    fn settled(&mut self, settled: &Settled) {
-        if !settled.fenced.is_empty() {
-            log::info!("fenced targets={:?}: settled by others meanwhile", settled.fenced);
-        }
-        if !settled.duplicates.is_empty() {
-            self.for_a_person = true;
-            log::warn!(
-                "targets {:?} were accepted by an attempt that had been given up, and another was made: they may have \
-                 got the message twice; batch_audit has it",
-                settled.duplicates
-            );
-        }
-    }
-
-    fn served(&mut self, task: TaskId, served: Served) {
-        log::info!(
-            "served task={task} begun={} sent={} failed={} retry={} unknown={} returned={} refused={} late={} ended={:?}",
-            served.begun,
-            served.sent,
-            served.failed,
-            served.retry,
-            served.unknown,
-            served.returned,
-            served.refused,
-            served.settled.late,
-            served.ended
-        );
-        self.settled(&served.settled);
-        if served.unknown > 0 {
-            self.doubtful(task, &format!("{} sends without a clear answer", served.unknown));
-        }
-        if let Some(Ended::Paused(reason)) = &served.ended {
-            self.paused(task, reason);
-        }
-        if let Some(error) = served.failure {
-            self.lost_database = true;
-            self.fail(error);
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.for_a_person |= other.for_a_person;
-        if let Some(error) = other.failure {
-            self.fail(error);
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        if self.for_a_person { Exit::ForAPerson } else { Exit::Done }
-    }
-
-    fn end(mut self) -> Result<Exit> {
-        match self.failure.take() {
-            Some(error) => Err(error),
-            None => Ok(self.exit()),
-        }
     }
 }

@@ -98,6 +98,23 @@ pub(super) fn an_answer_of_a_fenced_attempt_changes_nothing_and_is_told(stage: &
     }
 }
 
+pub(super) fn an_answer_that_contradicts_a_person_is_told(stage: &Stage) {
+    for settlement in [failed(), unknown(), retry(false), returned()] {
+        let Sending { task, id, mut store, flight, .. } = stage.sending();
+        stage.end_claims();
+        assert_eq!(stage.store().resolve(task, None, Verdict::Sent, &ACT).unwrap(), 1);
+        let settled = settle(&mut *store, vec![flight.answer(task, settlement)]);
+        assert_eq!(settled, Settled { fenced: vec![id], ..Settled::default() });
+        assert_eq!(stage.status(id), "sent", "a person said so");
+    }
+}
+
+pub(super) fn without_a_key_a_retry_in_doubt_becomes_unknown(stage: &Stage) {
+    let Sending { task, id, mut store, flight, .. } = stage.sending();
+    settle(&mut *store, vec![flight.answer(task, retry(true))]);
+    assert_eq!(stage.status(id), "unknown");
+}
+
 pub(super) fn answers_of_several_claims_do_not_cross(stage: &Stage) {
     let (task, all) = stage.task(2);
     let mut store = stage.store();

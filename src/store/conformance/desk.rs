@@ -244,6 +244,12 @@ pub(super) fn cancel_ends_a_task_with_nothing_in_flight(stage: &Stage) {
     let (quiet, _) = stage.task(1);
     cancel(&mut *store, quiet);
     assert!(store.task(quiet).unwrap().unwrap().finished_at.is_some());
+    let (claimed, _) = stage.task(1);
+    let lease = ours(&mut *store, claimed, &terms());
+    let rest = store.claim(&lease, 1).unwrap();
+    cancel(&mut *store, claimed);
+    assert!(store.task(claimed).unwrap().unwrap().finished_at.is_none(), "it may be begun yet");
+    store.release(rest).unwrap();
     let Sending { task, id, store: mut run, lease, flight } = stage.sending();
     cancel(&mut *store, task);
     assert!(store.task(task).unwrap().unwrap().finished_at.is_none());
@@ -355,6 +361,17 @@ pub(super) fn counts_add_up(stage: &Stage) {
     assert!(store.tasks(Some(999_999), true).unwrap().is_empty());
 }
 
+pub(super) fn a_finished_task_answers_from_what_close_froze(stage: &Stage) {
+    let Sending { task, mut store, lease, flight, .. } = stage.sending();
+    settle(&mut *store, vec![flight.answer(task, sent())]);
+    assert_eq!(close(&mut *store, lease), Closed::Finished);
+    let sent = |store: &mut dyn Store| store.tasks(Some(task), false).unwrap()[0].1.sent;
+    assert_eq!(sent(&mut *store), 1);
+    // Ten million rows are not counted for it.
+    stage.sql("UPDATE {p}task SET sent_count = 10000000");
+    assert_eq!(sent(&mut *store), 10_000_000);
+}
+
 /// Three targets, all unknown.
 fn three_unknown(stage: &Stage) -> (TaskId, Vec<TargetId>, Box<dyn Store>, Lease) {
     let (task, all) = stage.task(3);
@@ -447,6 +464,8 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
         .map(|(flight, settlement)| flight.answer(task, settlement))
         .collect();
     settle(&mut *store, answers);
+    let other = stage.task(1).1[0];
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {other}"));
     let token = stage.row(all[0]).token;
     let audits = stage.audits(ACT.what);
     assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 1);
@@ -454,7 +473,8 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
     let row = stage.row(all[0]);
     assert_eq!((row.status.as_str(), row.round, row.attempts, row.settled_at), ("pending", 1, 1, None));
     assert_eq!(row.token, token);
-    assert_eq!((stage.status(all[1]), stage.status(all[2])), ("unknown".into(), "sent".into()));
+    let others = [all[1], all[2], other].map(|id| stage.status(id));
+    assert_eq!(others, ["unknown", "sent", "failed"]);
     let claimed = store.claim(&lease, 3).unwrap();
     assert_eq!((ids(&claimed), claimed[0].target().round), (vec![all[0]], 1));
     assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 0);

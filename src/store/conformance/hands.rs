@@ -159,6 +159,18 @@ pub(super) fn release_needs_no_lease_and_gives_back_only_what_was_not_begun(stag
     assert_eq!(stage.row(all[0]).attempts, 0);
 }
 
+pub(super) fn release_leaves_what_another_run_has_claimed_since(stage: &Stage) {
+    let (task, all) = stage.task(1);
+    let mut store = stage.store();
+    let lease = ours(&mut *store, task, &terms());
+    let stopped = store.claim(&lease, 1).unwrap();
+    stage.end_claims();
+    store.recover(None).unwrap();
+    let rival = store.claim(&lease, 1).unwrap();
+    assert_eq!(store.release(stopped).unwrap(), 0);
+    assert_eq!((stage.status(all[0]).as_str(), rival.len()), ("processing", 1));
+}
+
 pub(super) fn refused_targets_fail_with_the_reason(stage: &Stage) {
     let (task, all) = stage.task(2);
     let mut store = stage.store();

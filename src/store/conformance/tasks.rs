@@ -65,7 +65,7 @@ pub(super) fn a_lease_taken_at_the_same_moment_goes_to_one(stage: &Stage) {
 }
 
 pub(super) fn pause_cancel_and_expiry_halt_a_lease(stage: &Stage) {
-    for case in ["pause", "cancel", "expiry", "gone"] {
+    for case in ["pause", "cancel", "expiry", "gone", "plain SQL"] {
         let (task, _) = stage.task(1);
         let (mut run, mut desk) = (stage.store(), stage.store());
         let mut lease = ours(&mut *run, task, &terms());
@@ -76,7 +76,8 @@ pub(super) fn pause_cancel_and_expiry_halt_a_lease(stage: &Stage) {
             "expiry" => {
                 stage.sql(&format!("UPDATE {{p}}task SET expires_at = {} WHERE id = {task}", stage.ago(1)))
             }
-            _ => stage.sql(&format!("DELETE FROM {{p}}task WHERE id = {task}")),
+            "gone" => stage.sql(&format!("DELETE FROM {{p}}task WHERE id = {task}")),
+            _ => stage.sql(&format!("UPDATE {{p}}task SET status = 'paused' WHERE id = {task}")),
         }
         assert_eq!(run.renew(&mut lease).unwrap(), Standing::Halted, "{case}");
     }

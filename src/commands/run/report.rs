@@ -1,0 +1,99 @@
+//! What a run has to tell at its end: one sentence on stderr for each thing that a person must know, and the exit code. What it
+//! did besides goes to the log, for those who ask with -v.
+
+use anyhow::{Error, Result};
+
+use crate::delivery::{Ended, Served};
+use crate::exit::Exit;
+use crate::store::Settled;
+use crate::task::TaskId;
+
+/// Of one lane; those of all lanes are added up.
+#[derive(Default)]
+pub(super) struct Report {
+    for_a_person: bool,
+    /// The database failed this lane; it asks it nothing more.
+    pub lost_database: bool,
+    failure: Option<Error>,
+}
+
+impl Report {
+    /// The first failure is the one to tell; the others are most likely its consequences.
+    pub fn fail(&mut self, error: Error) {
+        match self.failure {
+            None => self.failure = Some(error),
+            Some(_) => log::info!("also: {error:#}"),
+        }
+    }
+
+    pub fn paused(&mut self, task: TaskId, reason: &str) {
+        self.for_a_person = true;
+        log::warn!("task {task} is paused: {reason}; `batch-send task resume {task}` lets it go on");
+    }
+
+    pub fn doubtful(&mut self, task: TaskId, reason: &str) {
+        self.for_a_person = true;
+        log::warn!(
+            "task {task} has unknown targets ({reason}): see them with `batch-send targets {task} --status unknown`, \
+             settle them with `batch-send resolve {task}`"
+        );
+    }
+
+    pub fn settled(&mut self, settled: &Settled) {
+        if !settled.fenced.is_empty() {
+            log::info!("fenced targets={:?}: settled by others meanwhile", settled.fenced);
+        }
+        if !settled.duplicates.is_empty() {
+            self.for_a_person = true;
+            log::warn!(
+                "targets {:?} were accepted by an attempt that had been given up, and another was made: they may have \
+                 got the message twice; batch_audit has it",
+                settled.duplicates
+            );
+        }
+    }
+
+    pub fn served(&mut self, task: TaskId, served: Served) {
+        log::info!(
+            "served task={task} begun={} sent={} failed={} retry={} unknown={} returned={} refused={} late={} ended={:?}",
+            served.begun,
+            served.sent,
+            served.failed,
+            served.retry,
+            served.unknown,
+            served.returned,
+            served.refused,
+            served.settled.late,
+            served.ended
+        );
+        self.settled(&served.settled);
+        if served.unknown > 0 {
+            self.doubtful(task, &format!("{} sends without a clear answer", served.unknown));
+        }
+        if let Some(Ended::Paused(reason)) = &served.ended {
+            self.paused(task, reason);
+        }
+        if let Some(error) = served.failure {
+            self.lost_database = true;
+            self.fail(error);
+        }
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.for_a_person |= other.for_a_person;
+        if let Some(error) = other.failure {
+            self.fail(error);
+        }
+    }
+
+    pub fn exit(&self) -> Exit {
+        if self.for_a_person { Exit::ForAPerson } else { Exit::Done }
+    }
+
+    pub fn end(mut self) -> Result<Exit> {
+        match self.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(self.exit()),
+        }
+    }
+}
