@@ -142,7 +142,7 @@ fn hosts_with_different_tasks_do_not_wait_for_each_other(it: Sandbox) {
 
 /// Hosts have no lock file in common, and every lease ends as soon as it is taken. Rows alone are left to keep the promise.
 fn with_every_lock_defeated_each_message_is_sent_once(it: Sandbox) {
-    let endpoint = Endpoint::new(|_| Cue::AcceptAfter(Duration::from_millis(5)));
+    let endpoint = Endpoint::new(|_| Cue::AcceptAfter(Duration::from_millis(10)));
     it.configure("batch_size = 5", &endpoint.channel("web", "concurrency = 4"));
     let task = it.database.task("web", people(2_000));
     let mut runs: Vec<Process> = (0..6).map(|host| it.call_on_host(host, "run").start()).collect();
@@ -165,7 +165,7 @@ fn with_every_lock_defeated_each_message_is_sent_once(it: Sandbox) {
         runs.iter_mut().all(|run| !run.running())
     });
     runs.into_iter().for_each(|run| run.wait().quietly());
-    assert!(taken >= 5, "only {taken} leases were taken away");
+    assert!(taken >= 2, "only {taken} leases were taken away");
     wait_until("leases and claims to end", 60, || it.database.nothing_held());
     it.run();
     check(&it, task, &endpoint);

@@ -110,12 +110,8 @@ impl Database {
     /// Whether nobody is in the middle of a transaction, and keeps out others.
     pub fn writable(&self) -> bool {
         if self.engine == Engine::MySql {
-            let name = self.name();
-            return self.number(&format!(
-                "SELECT COUNT(*) FROM information_schema.innodb_trx AS t
-                 JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id
-                 WHERE p.db = '{name}' AND p.id <> CONNECTION_ID()"
-            )) == 0;
+            let free = |table| self.try_rows(&format!("SELECT id FROM {table} FOR UPDATE NOWAIT")).is_ok();
+            return free("batch_task") && free("batch_task_target");
         }
         match &mut *self.connection.lock().unwrap() {
             Connection::MySql(_) => unreachable!(),

@@ -51,10 +51,10 @@ impl Process {
         let _ = kill_process(pid, signal);
     }
 
-    /// SIGSTOP, and stopped when this returns.
+    /// SIGSTOP, and stopped (or ended by itself) when this returns.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        wait_until("the process to be stopped", 10, || matches!(self.state(), Some('T') | None));
+        wait_until("the process to be stopped", 10, || matches!(self.state(), Some('T' | 'Z') | None));
     }
 
     /// SIGCONT.
