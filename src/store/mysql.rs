@@ -20,9 +20,10 @@ use connection::{BEGIN, Cells, Connection, Fault, Reply};
 
 use anyhow::anyhow;
 
+use super::late::{Meaning, duplicate, forgets, meaning};
 use super::*;
 use crate::target::TargetStatus;
-use crate::task::{Holder, show_time};
+use crate::task::Holder;
 use crate::trouble::Trouble;
 
 pub struct MySql {
@@ -462,7 +463,7 @@ impl Relay for MySql {
         let found = read_task(&mut row)?;
         let ours = token.is_some_and(|token| holder.as_deref() == Some(token.to_string().as_str()));
         if !ours {
-            if let Some(why) = closed(&found, beside) {
+            if let Some(why) = refusal(&found, beside) {
                 return Ok(Leasing::Closed(why));
             }
             if !beside {
@@ -871,28 +872,6 @@ const REOPENED: &str =
 
 const UNFROZEN: &str = "sent_count = NULL, failed_count = NULL, unknown_count = NULL";
 
-/// Why a task is not to be worked on, if so. `beside`: a forced run passes a pause and the schedule.
-fn closed(task: &Task, beside: bool) -> Option<String> {
-    let Task { id, channel, .. } = task;
-    let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-    match task.status {
-        TaskStatus::Draft => Some(format!("task {id} is a draft: `batch-send task start {id}` lets it go")),
-        TaskStatus::Paused if !beside => Some(format!("task {id} is paused{reason}")),
-        TaskStatus::Finished => Some(format!("task {id} is finished")),
-        TaskStatus::Cancelled => Some(format!("task {id} is cancelled")),
-        TaskStatus::Pending | TaskStatus::Paused if task.expired => Some(format!(
-            "task {id} has expired: `batch-send task resume {id} --until TIME` gives it a new end"
-        )),
-        TaskStatus::Pending | TaskStatus::Paused if task.early && !beside => {
-            let at = task.scheduled_at.map_or(String::new(), |at| format!(" before {}", show_time(&at)));
-            Some(format!("task {id} is not to be sent{at}"))
-        }
-        TaskStatus::Pending | TaskStatus::Paused => task
-            .held_until
-            .map(|until| format!("channel \"{channel}\" is left alone until {}", show_time(&until))),
-    }
-}
-
 fn check_version(found: u32) -> Result<()> {
     let ours = migrations::VERSION;
     if found == ours {
@@ -1252,7 +1231,7 @@ fn groups<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<Vec<&'a Answer>>
             Settlement::Unknown { .. } => 3,
             Settlement::Returned { .. } => 4,
         };
-        (answer.token, kind, forgets(answer))
+        (answer.token, kind, forgets(answer, &answer.settlement))
     }
     let mut sorted: Vec<&Answer> = answers.collect();
     sorted.sort_by_key(|answer| (kind(answer), answer.id));
@@ -1261,15 +1240,6 @@ fn groups<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<Vec<&'a Answer>>
         .flat_map(|group| group.chunks(CHUNK))
         .map(<[&Answer]>::to_vec)
         .collect()
-}
-
-/// Whether the attempt proves that nothing was accepted, so that the target is no longer in doubt.
-fn forgets(answer: &Answer) -> bool {
-    match answer.settlement {
-        Settlement::Failed { .. } | Settlement::Returned { .. } => !answer.in_doubt,
-        Settlement::Retry { in_doubt, .. } => !in_doubt && !answer.in_doubt,
-        Settlement::Sent { .. } | Settlement::Unknown { .. } => false,
-    }
 }
 
 /// `from`: the statuses that it may be in, as the end of a condition.
@@ -1330,7 +1300,7 @@ fn settle_statement(tables: &Tables, group: &[&Answer], from: &str) -> String {
             )
         }
     };
-    if forgets(group[0]) {
+    if forgets(group[0], &group[0].settlement) {
         set += ", dedupe_until = NULL, message_hash = NULL";
     }
     // In doubt and to be repeated, though nobody remembers its key: looked at more closely.
@@ -1380,19 +1350,6 @@ fn reconcile(
     Ok(settled)
 }
 
-/// What an answer means for a row that is not simply `sending` under its token.
-enum Late {
-    /// The row says so already, or says no less.
-    Said,
-    /// To be written now: as it is, as failed since it came late, or as unknown since nobody remembers its key.
-    Settle,
-    Fail,
-    Doubt,
-    /// It changes nothing.
-    Fenced,
-    Duplicate,
-}
-
 /// What was found of a target, under its lock.
 struct Found {
     task: TaskId,
@@ -1400,30 +1357,6 @@ struct Found {
     status: String,
     /// The latest attempt carried a key that the provider remembers.
     keyed: bool,
-}
-
-fn late(answer: &Answer, found: &Found) -> Late {
-    use Settlement as S;
-    if found.token != Some(answer.token.to_string()) {
-        return if matches!(answer.settlement, S::Sent { .. }) { Late::Duplicate } else { Late::Fenced };
-    }
-    match (&answer.settlement, found.status.as_str()) {
-        (S::Sent { .. }, "sent") => Late::Said,
-        // Nothing newer has begun, or the token would differ.
-        (S::Sent { .. }, _) => Late::Settle,
-        (S::Retry { in_doubt: true, .. }, "sending") if !found.keyed => Late::Doubt,
-        (_, "sending") => Late::Settle,
-        // Late. Never back to retry or pending: the task may be finished.
-        (S::Unknown { .. } | S::Retry { in_doubt: true, .. }, "unknown") => Late::Said,
-        (_, "unknown") if answer.in_doubt => Late::Said,
-        (_, "unknown") => Late::Fail,
-        // Written before, and perhaps promoted since.
-        (S::Failed { .. } | S::Returned { .. } | S::Retry { in_doubt: false, .. }, "failed") => Late::Said,
-        (S::Retry { .. }, "retry" | "pending") => Late::Said,
-        // `processing`: a begin that was never committed. Its claim ends by itself.
-        (S::Returned { .. }, "pending" | "processing") => Late::Said,
-        _ => Late::Fenced,
-    }
 }
 
 fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]) -> Result<Settled, Fault> {
@@ -1447,7 +1380,7 @@ fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]
 
     let mut settled = Settled::default();
     // What is written, by the end of the condition on the status that it may be in.
-    let (mut accepted, mut as_is, mut failed, mut doubtful) = (vec![], vec![], vec![], vec![]);
+    let (mut accepted, mut answered, mut late) = (vec![], vec![], vec![]);
     let mut audited = Vec::new();
     let mut touched = BTreeSet::new();
     for answer in answers {
@@ -1455,44 +1388,40 @@ fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]
             settled.fenced.push(answer.id);
             continue;
         };
-        let meaning = late(answer, found);
-        match meaning {
-            Late::Said => settled.written += 1,
-            Late::Fenced => settled.fenced.push(answer.id),
-            Late::Settle | Late::Fail | Late::Doubt => {
+        let settlement = match meaning(answer, found.token.as_deref(), &found.status, found.keyed) {
+            Meaning::Write(settlement) => settlement,
+            Meaning::Said => {
                 settled.written += 1;
-                if found.status != "sending" {
-                    settled.late += 1;
-                    touched.insert(answer.task);
-                }
-                match (meaning, &answer.settlement) {
-                    (Late::Fail, _) => {
-                        failed.push(answer.instead(Settlement::Failed { reason: ANSWERED_LATE.into() }));
-                    }
-                    (Late::Doubt, Settlement::Retry { reason, .. }) => {
-                        doubtful.push(answer.instead(Settlement::Unknown { reason: reason.clone() }));
-                    }
-                    (_, Settlement::Sent { .. }) => accepted.push(*answer),
-                    _ => as_is.push(*answer),
-                }
+                continue;
             }
-            Late::Duplicate => {
+            Meaning::Fenced => {
+                settled.fenced.push(answer.id);
+                continue;
+            }
+            Meaning::Duplicate => {
                 settled.duplicates.push(answer.id);
                 audited.push(duplicate_statement(audit, answer));
+                continue;
             }
+        };
+        settled.written += 1;
+        let from = match (&*settlement, found.status.as_str()) {
+            (Settlement::Sent { .. }, _) => &mut accepted,
+            (_, "sending") => &mut answered,
+            _ => &mut late,
+        };
+        from.push(answer.instead(settlement.into_owned()));
+        if found.status != "sending" {
+            settled.late += 1;
+            touched.insert(answer.task);
         }
     }
     let mut statements = Vec::new();
     if !touched.is_empty() {
         statements.push(format!("UPDATE {task} SET {UNFROZEN} WHERE id IN ({})", list(&touched)));
     }
-    for (answers, from) in [
-        (groups(accepted.into_iter()), "<> 'sent'"),
-        (groups(as_is.into_iter()), "= 'sending'"),
-        (groups(doubtful.iter()), "= 'sending'"),
-        (groups(failed.iter()), "= 'unknown'"),
-    ] {
-        statements.extend(answers.iter().map(|group| settle_statement(tables, group, from)));
+    for (answers, from) in [(accepted, "<> 'sent'"), (answered, "= 'sending'"), (late, "= 'unknown'")] {
+        statements.extend(groups(answers.iter()).iter().map(|group| settle_statement(tables, group, from)));
     }
     statements.extend(audited);
     if !statements.is_empty() {
@@ -1504,14 +1433,7 @@ fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]
 
 /// Audits an acceptance that finds another token on its row; once, however often the answer comes.
 fn duplicate_statement(audit: &str, answer: &Answer) -> String {
-    let receipt = match &answer.settlement {
-        Settlement::Sent { receipt: Some(receipt) } => format!(", receipt {}", fit(receipt, RECEIPT_MOST)),
-        _ => String::new(),
-    };
-    let why = fitted(
-        &format!("accepted under token {}{receipt}, after another attempt was allowed", answer.token),
-        REASON_MOST,
-    );
+    let why = fitted(&duplicate(answer), REASON_MOST);
     format!(
         "INSERT INTO {audit} (who, what, task_id, target_id, why) \
          SELECT {}, 'duplicate', {task}, {target}, {why} FROM (SELECT 1) once WHERE NOT EXISTS \

@@ -13,6 +13,7 @@ use rusqlite::{
     params,
 };
 
+use super::late::{Meaning, duplicate, forgets, meaning};
 use super::*;
 use crate::target::TargetStatus;
 use crate::task::Holder;
@@ -408,7 +409,7 @@ impl Relay for Sqlite {
                 let Some(found) = read_one_task(tx, task)? else {
                     return Ok(Leasing::Closed(format!("there is no task {task}")));
                 };
-                if let Some(why) = closed(&found, beside) {
+                if let Some(why) = refusal(&found, beside) {
                     return Ok(Leasing::Closed(why));
                 }
                 if beside {
@@ -891,30 +892,6 @@ fn unserved(tx: &Tx<'_>, task: &Task) -> Result<bool> {
     }
 }
 
-/// Why a task is not to be worked on, if so. `beside`: a forced run passes a pause and the schedule.
-fn closed(task: &Task, beside: bool) -> Option<String> {
-    let Task { id, channel, .. } = task;
-    let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-    match task.status {
-        TaskStatus::Draft => Some(format!("task {id} is a draft: `batch-send task start {id}` lets it go")),
-        TaskStatus::Paused if !beside => Some(format!("task {id} is paused{reason}")),
-        TaskStatus::Finished => Some(format!("task {id} is finished")),
-        TaskStatus::Cancelled => Some(format!("task {id} is cancelled")),
-        TaskStatus::Pending | TaskStatus::Paused if task.expired => Some(format!(
-            "task {id} has expired: `batch-send task resume {id} --until TIME` gives it a new end"
-        )),
-        TaskStatus::Pending | TaskStatus::Paused if task.early && !beside => {
-            let at = task
-                .scheduled_at
-                .map_or(String::new(), |at| format!(" before {}", crate::task::show_time(&at)));
-            Some(format!("task {id} is not to be sent{at}"))
-        }
-        TaskStatus::Pending | TaskStatus::Paused => task.held_until.map(|until| {
-            format!("channel \"{channel}\" is left alone until {}", crate::task::show_time(&until))
-        }),
-    }
-}
-
 fn stand(tx: &Tx<'_>, lease: &Lease) -> Result<Standing> {
     let sql = format!(
         "SELECT lock_token, status, halt_at, COALESCE(expires_at <= ?2, 0) FROM {p}task WHERE id = ?1",
@@ -986,19 +963,8 @@ fn settle_one(tx: &Tx<'_>, answer: &Answer, settled: &mut Settled) -> Result<()>
         settled.fenced.push(answer.id);
         return Ok(());
     };
-    if bears.as_deref() != Some(&token) {
-        if let Settlement::Sent { receipt } = &answer.settlement {
-            duplicate(tx, answer, receipt.as_deref())?;
-            settled.duplicates.push(answer.id);
-        } else {
-            settled.fenced.push(answer.id);
-        }
-        return Ok(());
-    }
-    let meaning =
-        TargetStatus::from_word(&word).map_or(Meaning::Fenced, |status| meaning(answer, status, keyed));
-    let to = match meaning {
-        Meaning::Write(to) => to,
+    let settlement = match meaning(answer, bears.as_deref(), &word, keyed) {
+        Meaning::Write(settlement) => settlement,
         Meaning::Said => {
             settled.written += 1;
             return Ok(());
@@ -1007,31 +973,21 @@ fn settle_one(tx: &Tx<'_>, answer: &Answer, settled: &mut Settled) -> Result<()>
             settled.fenced.push(answer.id);
             return Ok(());
         }
+        Meaning::Duplicate => {
+            settled.duplicates.push(answer.id);
+            return audit_duplicate(tx, answer);
+        }
     };
-    let late = word != "sending";
-    let (mut receipt, mut reason, mut retry_at, mut in_doubt, mut given_back) =
-        (None, None, None, answer.in_doubt, 0);
-    match &answer.settlement {
-        Settlement::Sent { receipt: given } => receipt = given.as_deref().map(|text| fit(text, RECEIPT_MOST)),
-        Settlement::Failed { reason: why } | Settlement::Unknown { reason: why } => {
-            reason = Some(why.as_str())
+    let (to, receipt, reason, retry_at) = match &*settlement {
+        Settlement::Sent { receipt } => (TargetStatus::Sent, receipt.as_deref(), None, None),
+        Settlement::Failed { reason } => (TargetStatus::Failed, None, Some(reason), None),
+        Settlement::Unknown { reason } => (TargetStatus::Unknown, None, Some(reason), None),
+        Settlement::Returned { reason } => (TargetStatus::Pending, None, Some(reason), None),
+        Settlement::Retry { reason, after, .. } => {
+            (TargetStatus::Retry, None, Some(reason), Some(tx.after(*after)))
         }
-        Settlement::Retry { reason: why, after, in_doubt: doubt } => {
-            reason = Some(why);
-            in_doubt |= doubt;
-            retry_at = (to == TargetStatus::Retry).then(|| tx.after(*after));
-        }
-        Settlement::Returned { reason: why } => {
-            reason = Some(why);
-            given_back = i64::from(to == TargetStatus::Pending);
-        }
-    }
-    if late && to == TargetStatus::Failed {
-        reason = Some(ANSWERED_LATE);
-    }
+    };
     let over = matches!(to, TargetStatus::Sent | TargetStatus::Failed | TargetStatus::Unknown);
-    // Certainly not accepted, and nothing before it was: the next attempt is as good as the first.
-    let certain = !in_doubt && !matches!(to, TargetStatus::Sent | TargetStatus::Unknown);
     let changed = tx.change(
         &format!(
             "UPDATE {p}task_target SET status = ?4, claim_until = NULL, retry_at = ?5, settled_at = ?6, receipt = ?7, \
@@ -1047,73 +1003,33 @@ fn settle_one(tx: &Tx<'_>, answer: &Answer, settled: &mut Settled) -> Result<()>
             to.word(),
             retry_at,
             over.then_some(tx.now),
-            receipt,
+            receipt.map(|text| fit(text, RECEIPT_MOST)),
             reason.map(|text| fit(text, REASON_MOST)),
-            given_back,
-            certain,
+            i64::from(to == TargetStatus::Pending),
+            forgets(answer, &settlement),
         ],
     )?;
     if changed == 0 {
         bail!("target {} changed inside a write transaction", answer.id);
     }
     settled.written += 1;
-    if late {
+    if word != "sending" {
         settled.late += 1;
         thaw(tx, answer.task)?;
     }
     Ok(())
 }
 
-/// What an answer means for a row that bears its token.
-enum Meaning {
-    Write(TargetStatus),
-    /// The row says so already, or says no less.
-    Said,
-    Fenced,
-}
-
-/// `keyed`: the latest attempt carried a key that the provider remembers.
-fn meaning(answer: &Answer, status: TargetStatus, keyed: bool) -> Meaning {
-    use {Settlement as S, TargetStatus as T};
-    match (&answer.settlement, status) {
-        (S::Sent { .. }, T::Sent) => Meaning::Said,
-        // Nothing newer has begun, or the token would differ.
-        (S::Sent { .. }, _) => Meaning::Write(T::Sent),
-        (S::Failed { .. }, T::Sending) => Meaning::Write(T::Failed),
-        (S::Unknown { .. }, T::Sending) => Meaning::Write(T::Unknown),
-        (S::Returned { .. }, T::Sending) => Meaning::Write(T::Pending),
-        (S::Retry { in_doubt: true, .. }, T::Sending) if !keyed => Meaning::Write(T::Unknown),
-        (S::Retry { .. }, T::Sending) => Meaning::Write(T::Retry),
-        // Late. Never back to retry or pending: the task may be finished.
-        (S::Unknown { .. } | S::Retry { in_doubt: true, .. }, T::Unknown) => Meaning::Said,
-        (_, T::Unknown) if answer.in_doubt => Meaning::Said,
-        (_, T::Unknown) => Meaning::Write(T::Failed),
-        // Written before, and perhaps promoted since.
-        (S::Failed { .. } | S::Returned { .. } | S::Retry { in_doubt: false, .. }, T::Failed) => {
-            Meaning::Said
-        }
-        (S::Retry { .. }, T::Retry | T::Pending) => Meaning::Said,
-        // `processing`: a begin that was never committed. Its claim ends by itself.
-        (S::Returned { .. }, T::Pending | T::Processing) => Meaning::Said,
-        _ => Meaning::Fenced,
-    }
-}
-
 /// Audits, once, an acceptance that finds another token on its row.
-fn duplicate(tx: &Tx<'_>, answer: &Answer, receipt: Option<&str>) -> Result<()> {
-    let receipt =
-        receipt.map_or(String::new(), |receipt| format!(", receipt {}", fit(receipt, RECEIPT_MOST)));
-    let why = format!("accepted under token {}{receipt}, after another attempt was allowed", answer.token);
+fn audit_duplicate(tx: &Tx<'_>, answer: &Answer) -> Result<()> {
+    let why = duplicate(answer);
     let sql = format!(
         "SELECT 1 FROM {p}audit WHERE task_id = ?1 AND target_id = ?2 AND what = 'duplicate' AND why = ?3",
         p = tx.p
     );
     if !tx.exists(&sql, params![answer.task.cast_signed(), answer.id.cast_signed(), why])? {
-        tx.audit(
-            &Act { who: "batch-send", what: "duplicate", why: Some(&why) },
-            answer.task,
-            Some(answer.id),
-        )?;
+        let act = Act { who: "batch-send", what: "duplicate", why: Some(&why) };
+        tx.audit(&act, answer.task, Some(answer.id))?;
     }
     Ok(())
 }
