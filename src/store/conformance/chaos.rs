@@ -1,5 +1,5 @@
 //! Random stories: two runs, killed between any two calls, claims that end under them, a person's verbs in between, and a provider that
-//! remembers what it took. Whatever happens: nothing is delivered twice, sent is final, nothing that was delivered is called
+//! remembers for a while what it took. Whatever happens: nothing is delivered twice, sent is final, nothing that was delivered is called
 //! failed, and in the end every target is sent or failed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +45,12 @@ struct World<'a> {
     desk: Box<dyn Store>,
     /// Answers that dead runs wrote down.
     journal: Vec<Answer>,
-    /// What the provider took: for each target the keys, one entry a delivery.
-    delivered: BTreeMap<TargetId, Vec<Uuid>>,
+    /// What the recipients got.
+    delivered: BTreeMap<TargetId, u32>,
+    /// Keys that the provider remembers.
+    remembered: BTreeSet<Uuid>,
+    /// In flight beyond their deadline: their senders let nothing leave.
+    too_late: BTreeSet<(TargetId, Uuid)>,
     /// Targets seen as sent.
     sent: BTreeSet<TargetId>,
     story: Vec<String>,
@@ -87,6 +91,8 @@ impl<'a> World<'a> {
             desk: stage.store(),
             journal: Vec::new(),
             delivered: BTreeMap::new(),
+            remembered: BTreeSet::new(),
+            too_late: BTreeSet::new(),
             sent: BTreeSet::new(),
             story: vec![format!("idempotent: {idempotent}")],
         }
@@ -139,19 +145,19 @@ impl<'a> World<'a> {
                 let standing = run.store.renew(lease).unwrap();
                 self.tell(format!("{who} renews: {standing:?}"));
             }
-            2 => {
+            2..5 => {
                 let promoted = run.store.promote(lease).unwrap();
                 self.tell(format!("{who} promotes {promoted}"));
             }
-            3..7 => {
+            5..8 => {
                 let claimed = run.store.claim(lease, self.random.usize(1..4)).unwrap();
                 let told = format!("{who} claims {:?}", ids(&claimed));
                 run.claimed.extend(claimed);
                 self.tell(told);
             }
-            7..11 => self.begin(who),
-            11..15 => self.send(who),
-            15..17 => {
+            8..11 => self.begin(who),
+            11..14 => self.send(who),
+            14..17 => {
                 let answers = std::mem::take(&mut run.answers);
                 let told = format!("{who} settles {answers:?}");
                 let settled = settle(&mut *run.store, answers);
@@ -200,21 +206,22 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The provider takes it or not. Whether it did.
+    /// The message leaves, and the provider takes it or not.
     fn reaches(&mut self, flight: &InFlight, taken: bool) {
         self.tell(format!("    {} reaches the provider: {taken}", flight.id()));
-        let keys = self.delivered.entry(flight.id()).or_default();
-        let key = flight.message().key;
-        if taken && (self.policy.idempotent_for.is_none() || !keys.contains(&key)) {
-            keys.push(key);
+        if !taken || (!self.plain() && !self.remembered.insert(flight.message().key)) {
+            return;
         }
-        assert!(keys.len() <= 1, "target {} was delivered twice", flight.id());
+        let delivered = self.delivered.entry(flight.id()).or_default();
+        *delivered += 1;
+        assert_eq!(*delivered, 1, "target {} was delivered twice", flight.id());
     }
 
     fn send(&mut self, who: usize) {
         let Some(flight) = self.runs[who].flights.pop() else { return };
         let reason = || "why".to_owned();
-        let (taken, outcome) = match self.random.u8(..8) {
+        let (taken, outcome) = match self.random.u8(..9) {
+            _ if self.late(&flight) => (false, Outcome::too_late()),
             0..3 => (true, Outcome::Accepted { receipt: None }),
             3 => (true, Outcome::Unknown { reason: reason() }),
             4 => (false, Outcome::Unknown { reason: reason() }),
@@ -228,6 +235,11 @@ impl<'a> World<'a> {
         self.runs[who].answers.push(flight.answer(self.task, settlement));
     }
 
+    /// Whether it was begun before the provider forgot, and is looked at after.
+    fn late(&self, flight: &InFlight) -> bool {
+        self.too_late.contains(&(flight.id, flight.token))
+    }
+
     /// kill -9. Some of its messages had left; some of its answers were in the journal.
     fn kill(&mut self, who: usize) {
         self.tell(format!("{who} is killed"));
@@ -237,7 +249,7 @@ impl<'a> World<'a> {
             Run { store, lease: None, claimed: vec![], flights: vec![], answers: vec![] },
         );
         for flight in dead.flights {
-            let taken = self.random.bool();
+            let taken = self.random.bool() && !self.late(&flight);
             self.reaches(&flight, taken);
         }
         for answer in dead.answers {
@@ -260,18 +272,26 @@ impl<'a> World<'a> {
     }
 
     fn time_passes(&mut self) {
-        match self.random.u8(..4) {
-            0 => {
+        match self.random.u8(..9) {
+            0..2 => {
                 self.stage.end_claims();
                 self.tell("claims end");
             }
-            1 => {
+            2..4 => {
                 self.stage.end_leases();
                 self.tell("leases end");
             }
-            2 => {
+            4..6 => {
                 self.stage.end_waits();
                 self.tell("retries come");
+            }
+            6 => {
+                // Past every window. What was begun within one and has not left is past its deadline, too.
+                self.stage.age("dedupe_until", None, 1);
+                self.remembered.clear();
+                let flights = self.runs.iter().flat_map(|run| &run.flights);
+                self.too_late.extend(flights.map(|flight| (flight.id, flight.token)));
+                self.tell("the provider forgets");
             }
             _ => self.replay(),
         }
@@ -308,7 +328,7 @@ impl<'a> World<'a> {
             if status != "unknown" || held {
                 continue;
             }
-            let verdict = match self.delivered.get(&id).is_some_and(|keys| !keys.is_empty()) {
+            let verdict = match self.delivered.contains_key(&id) {
                 true => Verdict::Sent,
                 false if self.random.bool() => Verdict::Retry,
                 false => Verdict::Failed,
@@ -325,7 +345,7 @@ impl<'a> World<'a> {
 
     fn check(&mut self) {
         for (id, status) in self.statuses() {
-            let delivered = self.delivered.get(&id).map_or(0, Vec::len);
+            let delivered = self.delivered.get(&id).copied().unwrap_or(0);
             match status.as_str() {
                 "sent" => {
                     assert_eq!(delivered, 1, "target {id} is sent, and was not delivered");

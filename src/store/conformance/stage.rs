@@ -42,7 +42,8 @@ pub(super) struct Row {
 
 impl Stage {
     pub fn sqlite() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        // In memory where there is such a place: it is not the disk that is tested, and thousands of commits are waited for.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let path = folder.path().join("tasks.db");
         let url = format!("sqlite://{}", path.display());
         let prefix = "batch_".to_owned();
