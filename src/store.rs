@@ -478,8 +478,8 @@ pub trait Desk {
     /// One task, as it is now.
     fn task(&mut self, id: TaskId) -> Result<Option<Task>>;
 
-    /// Tasks with their counts, newest first. Finished ones answer from what close froze; of open ones above a million
-    /// targets the counts are estimated, unless `exact`.
+    /// Tasks with their counts, newest first. Unless `exact`, finished ones answer from what close froze (`only` one: if nothing of
+    /// it is open again), and open ones above a million targets are estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
 
     /// The first `most` targets of a task that are not settled, as a run would meet them. Claims nothing.

@@ -149,8 +149,9 @@ fn one_task(
     let installation = super::installation(&mut *store)?;
     let mut report = Report::default();
     replay(config, &mut *store, installation, &mut report)?;
-    let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
+    // First: it reopens a finished task that an application has added to.
     recover(&mut *store, Some(id), &mut report)?;
+    let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
     if task.status == TaskStatus::Finished {
         return report.end();
     }

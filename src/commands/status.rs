@@ -67,7 +67,7 @@ fn table(tasks: &[(Task, Counts)], out: &mut dyn Write) -> Result<()> {
     }
     table.end()?;
     for (task, counts) in tasks {
-        for note in notes(task.id, counts) {
+        for note in notes(task, counts) {
             writeln!(out, "task {}: {note}", task.id)?;
         }
     }
@@ -115,7 +115,7 @@ fn in_full(task: &Task, counts: &Counts, out: &mut dyn Write) -> Result<()> {
         TaskStatus::Paused => writeln!(out, "it goes on with `batch-send task resume {id}`")?,
         TaskStatus::Pending | TaskStatus::Finished | TaskStatus::Cancelled => {}
     }
-    for note in notes(id, counts) {
+    for note in notes(task, counts) {
         writeln!(out, "{note}")?;
     }
     Ok(())
@@ -137,8 +137,8 @@ fn state(task: &Task) -> String {
 }
 
 /// What needs a person, and the command that settles it.
-fn notes(id: TaskId, counts: &Counts) -> Vec<String> {
-    let mut notes = Vec::new();
+fn notes(task: &Task, counts: &Counts) -> Vec<String> {
+    let (id, mut notes) = (task.id, Vec::new());
     if counts.unknown > 0 {
         notes.push(format!(
             "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as sent|failed|retry` settles them",
@@ -149,6 +149,12 @@ fn notes(id: TaskId, counts: &Counts) -> Vec<String> {
         notes.push(format!(
             "{} sending, of a run that died: unknown at the next run",
             targets(counts.overdue)
+        ));
+    }
+    if task.status == TaskStatus::Finished && left(counts) > 0 {
+        notes.push(format!(
+            "{} left, since an application added to it after its end: `batch-send run --task-id {id}` sends them",
+            targets(left(counts))
         ));
     }
     if counts.failed > 0 {

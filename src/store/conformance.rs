@@ -118,6 +118,7 @@ promises! {
         what_is_made_open_after_a_close_reopens_it,
         close_and_requeue_at_once_lose_nothing,
         a_target_committed_after_the_close_is_found,
+        a_target_added_long_after_the_close_is_shown_and_found_when_asked_for,
         a_task_without_targets_is_waited_for_then_paused;
     desk:
         migrate_twice_is_migrate_once,

@@ -520,6 +520,24 @@ pub(super) fn a_target_committed_after_the_close_is_found(stage: &Stage) {
     assert_eq!((counts.total(), counts.pending), (3, 1));
 }
 
+pub(super) fn a_target_added_long_after_the_close_is_shown_and_found_when_asked_for(stage: &Stage) {
+    let (task, mut store, lease) = nearly_done(stage, failed());
+    assert_eq!(close(&mut *store, lease), Closed::Finished);
+    stage.sql(&format!("UPDATE {{p}}task SET finished_at = {}", stage.ago(7200)));
+    stage.sql(&format!("INSERT INTO {{p}}task_target (task_id, recipient) VALUES ({task}, 'late')"));
+    assert_eq!(
+        store.recover(None).unwrap(),
+        Recovered::default(),
+        "a run does not look at all that ever finished"
+    );
+    for (only, exact, pending) in [(None, false, 0), (None, true, 1), (Some(task), false, 1)] {
+        let (_, counts) = store.tasks(only, exact).unwrap().pop().unwrap();
+        assert_eq!(counts.pending, pending, "only {only:?}, exact {exact}");
+    }
+    let recovered = store.recover(Some(task)).unwrap();
+    assert_eq!(recovered, Recovered { reopened: vec![task], ..Recovered::default() });
+}
+
 pub(super) fn a_task_without_targets_is_waited_for_then_paused(stage: &Stage) {
     let (task, _) = stage.task(0);
     let mut store = stage.store();

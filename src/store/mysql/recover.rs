@@ -222,7 +222,7 @@ impl MySql {
     }
 
     /// Of `tasks`, those that have a target in one of `statuses`.
-    fn having(&mut self, tasks: &[TaskId], statuses: &str) -> Result<BTreeSet<TaskId>> {
+    pub(super) fn having(&mut self, tasks: &[TaskId], statuses: &str) -> Result<BTreeSet<TaskId>> {
         let mut having = BTreeSet::new();
         for tasks in tasks.chunks(CHUNK) {
             let text = format!(

@@ -157,7 +157,7 @@ impl Desk for Sqlite {
     }
 
     /// Counting a million rows of this file takes a moment: nothing is estimated here.
-    fn tasks(&mut self, only: Option<TaskId>, _exact: bool) -> Result<Vec<(Task, Counts)>> {
+    fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
         self.writer().read(|tx| {
             let sql = format!("{} WHERE ?1 IS NULL OR id = ?1 ORDER BY id DESC", select_tasks(tx.p));
             let tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
@@ -169,8 +169,10 @@ impl Desk for Sqlite {
             tasks
                 .into_iter()
                 .map(|(task, frozen)| {
+                    // One that was added to behind our back must not hide behind frozen counts.
+                    let thawed = exact || (only.is_some() && is_open(tx, task.id)?);
                     let counts = match frozen {
-                        [Some(sent), Some(failed), Some(unknown)] => {
+                        [Some(sent), Some(failed), Some(unknown)] if !thawed => {
                             Counts { sent, failed, unknown, ..Counts::default() }
                         }
                         _ => count(tx, task.id)?,
