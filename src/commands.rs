@@ -24,7 +24,7 @@ use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::store::{Database, Desk, Store, migrations};
-use crate::task::TaskId;
+use crate::task::{Task, TaskId};
 use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
@@ -73,6 +73,13 @@ fn installation(store: &mut dyn Desk) -> Result<Uuid> {
         ),
     };
     Err(Error::new(Trouble::usage(sentence)))
+}
+
+fn no_such_channel(task: &Task) -> String {
+    let Task { id, channel, .. } = task;
+    format!(
+        "task {id} uses channel {channel}, which this host's configuration does not have: add [channel.{channel}]"
+    )
 }
 
 fn no_such_task(id: TaskId) -> Error {

@@ -16,6 +16,7 @@
 //! or a person. Every statement that moves a target names its id, its token and the status it must be in, and looks
 //! at the number of rows changed. Leases save wasted work; nothing here relies on them.
 
+mod late;
 pub mod migrations;
 mod mysql;
 mod sqlite;
@@ -34,7 +35,7 @@ use uuid::Uuid;
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::target::{NewTarget, Target, TargetId, TargetRow};
-use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When};
+use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When, show_time};
 
 /// Longest texts, in characters, that the columns take. Texts are cut to them before they are written.
 pub const RECIPIENT_MOST: usize = 255;
@@ -563,6 +564,34 @@ impl Database {
             Self::MySql(settings) => settings.identity(),
             Self::Sqlite(writer) => writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).identity(),
         }
+    }
+}
+
+/// Why a task is not to be worked on, if so, and the way out. `beside`: a forced run passes a pause and the schedule.
+fn refusal(task: &Task, beside: bool) -> Option<String> {
+    let Task { id, channel, .. } = task;
+    match task.status {
+        TaskStatus::Draft => {
+            Some(format!("task {id} is a draft: `batch-send task start {id}` lets it be sent"))
+        }
+        TaskStatus::Finished => Some(format!("task {id} is finished")),
+        TaskStatus::Cancelled => Some(format!("task {id} is cancelled, for good")),
+        TaskStatus::Paused if !beside => {
+            let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(" ({reason})"));
+            Some(format!(
+                "task {id} is paused{reason}: `batch-send task resume {id}` lets it go on, --force runs it all the same"
+            ))
+        }
+        _ if task.expired => Some(format!(
+            "task {id} has expired: `batch-send task resume {id} --until TIME` gives it a new end"
+        )),
+        _ if task.early && !beside => {
+            let at = task.scheduled_at.map_or(String::new(), |at| format!(" for {}", show_time(&at)));
+            Some(format!("task {id} is scheduled{at}: --force runs it now"))
+        }
+        _ => task.held_until.map(|until| {
+            format!("task {id} waits: channel {channel} is left alone until {}", show_time(&until))
+        }),
     }
 }
 

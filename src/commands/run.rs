@@ -25,7 +25,7 @@ use crate::moment::Moment;
 use crate::sender::Sender;
 use crate::stop::Stop;
 use crate::store::{Closed, Database, Lease, Leasing, Relay, Store, Terms};
-use crate::task::{Task, TaskId, TaskStatus, show_time};
+use crate::task::{Task, TaskId, TaskStatus};
 use crate::trouble::Trouble;
 use crate::who;
 
@@ -154,9 +154,6 @@ fn one_task(
     if task.status == TaskStatus::Finished {
         return report.end();
     }
-    if let Some(refusal) = refusal(&task, args.force, config) {
-        return Err(anyhow!("task {id} {refusal}"));
-    }
     let journal = Journal::create(&config.state_dir, installation)?;
     let run = Run::new(config, senders, installation, stop, args.limit, &journal);
     let channel = run.channel(&task)?;
@@ -169,41 +166,11 @@ fn one_task(
                 "task {id} is held by {owner}: wait for it, or go beside it with --force"
             ))));
         }
-        Leasing::Closed(why) => report.fail(anyhow!("task {id} {why}")),
+        Leasing::Closed(why) => report.fail(anyhow!(why)),
     }
     drop(run);
     finish(journal, &mut report);
     report.end()
-}
-
-/// Why a task that a person asked for cannot be run now.
-fn refusal(task: &Task, force: bool, config: &Config) -> Option<String> {
-    let id = task.id;
-    match task.status {
-        TaskStatus::Draft => {
-            return Some(format!("is a draft: `batch-send task start {id}` lets it be sent"));
-        }
-        TaskStatus::Cancelled => return Some("is cancelled, for good".into()),
-        TaskStatus::Paused if !force => {
-            let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(" ({reason})"));
-            return Some(format!(
-                "is paused{reason}: `batch-send task resume {id}`, or --force to run it all the same"
-            ));
-        }
-        TaskStatus::Pending | TaskStatus::Paused | TaskStatus::Finished => {}
-    }
-    if task.expired {
-        return Some(format!("has expired: `batch-send task resume {id} --until TIME` gives it a new end"));
-    }
-    if task.early && !force {
-        let at = task.scheduled_at.as_ref().map_or(String::new(), show_time);
-        return Some(format!("is scheduled for {at}: --force runs it now"));
-    }
-    if let Some(until) = &task.held_until {
-        return Some(format!("waits: channel {} is held until {}", task.channel, show_time(until)));
-    }
-    (!config.channels.contains_key(&task.channel))
-        .then(|| format!("uses channel {}, which this host's configuration does not have", task.channel))
 }
 
 /// Of one database and prefix: two installations on a host do not stop each other.
@@ -333,7 +300,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             Leasing::Closed(why) => {
-                log::debug!("task={} {why}", task.id);
+                log::debug!("{why}");
                 return Ok(());
             }
         };

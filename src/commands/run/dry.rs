@@ -22,10 +22,7 @@ pub fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut d
     if let Some(id) = args.task_id {
         let task = store.task(id)?.ok_or_else(|| super::super::no_such_task(id))?;
         let Some(channel) = config.channels.get(&task.channel) else {
-            return Err(anyhow!(
-                "task {id} uses channel {}, which this host's configuration does not have",
-                task.channel
-            ));
+            return Err(anyhow!(super::super::no_such_channel(&task)));
         };
         return show(&mut *store, installation, &task, channel, most, out);
     }

@@ -145,7 +145,7 @@ impl Desk for Sqlite {
                         halts.then(|| halt(tx, task)).transpose()?
                     ],
                 )?;
-                finish_cancelled(tx, Some(task))?;
+                recover::finish_cancelled(tx, Some(task))?;
                 tx.audit(act, task, None)?;
                 Ok(Turned::From(found.status))
             })
@@ -241,7 +241,7 @@ impl Desk for Sqlite {
                         known(tx, task)?;
                     }
                 }
-                recover(tx, Some(task))?;
+                recover::recover(tx, Some(task))?;
                 let (status, settled_at) = match to {
                     Verdict::Sent => ("sent", Some(tx.now)),
                     Verdict::Failed => ("failed", Some(tx.now)),

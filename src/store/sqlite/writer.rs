@@ -1,0 +1,263 @@
+//! The one connection through which this process writes, and its transactions: how the file is opened, how its lock is waited for,
+//! how a row's values are read. What the statements say is not its business.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, Transaction, TransactionBehavior,
+    params,
+};
+
+use super::*;
+
+/// For how long we try to get the file's write lock from other processes.
+const BUSY_MOST: Duration = Duration::from_secs(10);
+
+/// The connection through which all stores of this process write. Opened when the first store is taken.
+pub struct Writer {
+    pub(super) path: PathBuf,
+    prefix: String,
+    pub(super) connection: Option<Connection>,
+}
+
+impl Writer {
+    /// Errors: a URL that is not `sqlite:///absolute/path`.
+    pub fn new(url: &str, prefix: &str) -> Result<Self> {
+        let path = url.strip_prefix("sqlite://").filter(|path| path.starts_with('/')).ok_or_else(|| {
+            Trouble::usage("database_url: write sqlite:// and an absolute path, as in sqlite:///var/lib/batch-send/tasks.db")
+        })?;
+        if path.contains(['?', '#']) {
+            return Err(Trouble::usage("database_url: a sqlite URL takes no parameters").into());
+        }
+        if !prefix.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            return Err(
+                Trouble::usage("table_prefix: on SQLite it starts with a letter or an underscore").into()
+            );
+        }
+        Ok(Self { path: decode(path)?.into(), prefix: prefix.to_owned(), connection: None })
+    }
+
+    pub fn identity(&self) -> String {
+        let real =
+            self.path.canonicalize().unwrap_or_else(|_| match (self.path.parent(), self.path.file_name()) {
+                (Some(folder), Some(name)) => {
+                    folder.canonicalize().map_or_else(|_| self.path.clone(), |folder| folder.join(name))
+                }
+                _ => self.path.clone(),
+            });
+        format!("sqlite:{} {}", real.display(), self.prefix)
+    }
+
+    /// Opens the file unless it is open. Only `migrate` may `create` it: elsewhere a mistyped path must not
+    /// leave an empty database behind. Whether it is open now.
+    pub(super) fn open(&mut self, create: bool) -> Result<bool> {
+        if self.connection.is_some() {
+            return Ok(true);
+        }
+        let path = self.path.display();
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.is_dir()) {
+            return Err(Trouble::usage(format!(
+                "no directory {} for the database {path}: create it, or correct database_url",
+                folder.display()
+            ))
+            .into());
+        }
+        if !create && !self.path.exists() {
+            return Ok(false);
+        }
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+        let connection = Connection::open_with_flags(&self.path, flags)
+            .map_err(|error| Trouble::usage(format!("cannot open the database {path}: {error}")))?;
+        // The built-in wait is unfair to the point of starvation; ours is `patiently`.
+        connection.busy_timeout(Duration::ZERO)?;
+        connection.set_prepared_statement_cache_capacity(100);
+        let unusable = |error: rusqlite::Error| match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => {
+                anyhow::Error::new(Trouble::usage(format!("{path} is not an SQLite database")))
+            }
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+                let text = format!(
+                    "cannot write {path}: this user must own the file and its directory, or may write both"
+                );
+                anyhow::Error::new(error).context(Trouble::usage(text))
+            }
+            _ => error.into(),
+        };
+        let mode: String = patiently(&self.path, || {
+            connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        })
+        .map_err(|error| match error.downcast::<rusqlite::Error>() {
+            Ok(error) => unusable(error),
+            Err(error) => error,
+        })?;
+        if mode != "wal" || connection.is_readonly("main")? {
+            let text =
+                format!("cannot write {path} in WAL mode: it needs a local disk that this user may write to");
+            return Err(Trouble::usage(text).into());
+        }
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        self.connection = Some(connection);
+        Ok(true)
+    }
+
+    /// One write transaction: what `work` did is committed, or nothing of it.
+    pub(super) fn write<T>(&mut self, work: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
+        self.transaction(TransactionBehavior::Immediate, work)
+    }
+
+    /// One snapshot to read from; it never waits for a writer.
+    pub(super) fn read<T>(&mut self, work: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
+        self.transaction(TransactionBehavior::Deferred, work)
+    }
+
+    fn transaction<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        work: impl FnOnce(&Tx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.open(false)?;
+        let path = self.path.display();
+        let Some(connection) = &self.connection else {
+            return Err(Trouble::usage(format!("no database {path}: `batch-send migrate` creates it")).into());
+        };
+        let sql = patiently(&self.path, || {
+            let sql = Transaction::new_unchecked(connection, behavior)?;
+            // A deferred transaction gets its snapshot, or is told that the file is busy, with its first read.
+            sql.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            Ok(sql)
+        })?;
+        let now =
+            sql.query_row("SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER)", [], |row| row.get(0))?;
+        let tx = Tx { sql, p: &self.prefix, now };
+        let work = || {
+            let done = work(&tx)?;
+            tx.sql.execute_batch("COMMIT")?;
+            Ok(done)
+        };
+        work().map_err(|error: anyhow::Error| {
+            let missing = error
+                .downcast_ref::<rusqlite::Error>()
+                .is_some_and(|error| error.to_string().contains("no such table"));
+            if missing {
+                error.context(Trouble::usage(format!(
+                    "the tables are missing in {path}: `batch-send migrate` makes them"
+                )))
+            } else {
+                error
+            }
+        })
+    }
+}
+
+/// `%2F` and the like: what `${NAME}` in a URL is turned into.
+fn decode(path: &str) -> Result<String> {
+    let mut parts = path.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let byte = part
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+            .ok_or_else(|| Trouble::usage("database_url: a % in the path is written %25"))?;
+        bytes.push(byte);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    Ok(String::from_utf8(bytes).map_err(|_| Trouble::usage("database_url: the path is not UTF-8"))?)
+}
+
+/// Again after a short random wait while other processes hold the file.
+fn patiently<T>(path: &Path, mut attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
+    let until = Moment::now() + BUSY_MOST;
+    loop {
+        match attempt() {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                if until.passed() {
+                    let text = format!("{} was busy for {} s", path.display(), BUSY_MOST.as_secs());
+                    return Err(anyhow::Error::new(error).context(Trouble::try_later(text)));
+                }
+                std::thread::sleep(Duration::from_micros(fastrand::u64(500..4_000)));
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// One transaction. Dropped before its COMMIT, it leaves no trace.
+pub(super) struct Tx<'a> {
+    pub sql: Transaction<'a>,
+    /// The prefix of the tables.
+    pub p: &'a str,
+    /// The one time of this transaction, in milliseconds.
+    pub now: i64,
+}
+
+impl Tx<'_> {
+    /// How many rows a statement changed.
+    pub fn change(&self, sql: &str, params: impl Params) -> Result<u64> {
+        Ok(self.sql.prepare_cached(sql)?.execute(params)? as u64)
+    }
+
+    pub fn one<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>> {
+        Ok(self.sql.prepare_cached(sql)?.query_row(params, read).optional()?)
+    }
+
+    pub fn all<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut statement = self.sql.prepare_cached(sql)?;
+        let rows = statement.query_map(params, read)?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    pub fn exists(&self, sql: &str, params: impl Params) -> Result<bool> {
+        Ok(self.sql.prepare_cached(sql)?.exists(params)?)
+    }
+
+    pub fn after(&self, time: Duration) -> i64 {
+        self.now.saturating_add(ms(time))
+    }
+
+    pub fn before(&self, time: Duration) -> i64 {
+        self.now.saturating_sub(ms(time))
+    }
+
+    pub fn audit(&self, act: &Act<'_>, task: TaskId, target: Option<TargetId>) -> Result<()> {
+        let p = self.p;
+        self.change(
+            &format!("INSERT INTO {p}audit (at, who, what, task_id, target_id, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
+            params![
+                self.now,
+                fit(act.who, NAME_MOST),
+                act.what,
+                task.cast_signed(),
+                target.map(u64::cast_signed),
+                act.why.map(|why| fit(why, REASON_MOST)),
+            ],
+        )?;
+        Ok(())
+    }
+}
+
+/// Milliseconds, ten years at most: sums with them never overflow.
+pub(super) fn ms(time: Duration) -> i64 {
+    const MOST: i64 = 10 * 366 * 86_400_000;
+    i64::try_from(time.as_millis()).map_or(MOST, |ms| ms.min(MOST))
+}
+
+/// A text column as it is, valid or not: one broken text must not keep a batch from being read.
+pub(super) fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {
+    Ok(row.get_ref(column)?.as_bytes_or_null()?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// A small unsigned number in a column that takes any.
+pub(super) fn small<T: TryFrom<i64>>(row: &Row<'_>, column: usize, most: T) -> rusqlite::Result<T> {
+    Ok(T::try_from(row.get::<_, i64>(column)?.max(0)).unwrap_or(most))
+}
