@@ -36,14 +36,17 @@ struct Inner {
 impl Journal {
     pub fn create(dir: &Path, installation: Uuid) -> Result<Self> {
         let path = dir.join(format!("{}{}.jsonl", prefix(installation), Uuid::new_v4()));
+        // Locked before it has the name that others look for: they would take it for a dead run's, and remove it.
+        let unlocked = path.with_extension("new");
         let make = || {
             let file = OpenOptions::new()
                 .append(true)
                 .create_new(true)
                 .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
                 .mode(0o600)
-                .open(&path)?;
+                .open(&unlocked)?;
             file.try_lock_exclusive()?;
+            std::fs::rename(&unlocked, &path)?;
             File::open(dir)?.sync_all()?;
             Ok::<_, std::io::Error>(file)
         };
@@ -205,6 +208,23 @@ mod tests {
         assert_eq!(ids, (0..1201).collect::<Vec<_>>());
         assert_eq!(ended.unwrap().written, 1201);
         assert!(replayed(dir.path(), ours).0.is_empty(), "removed");
+    }
+
+    #[test]
+    fn a_journal_is_never_taken_from_a_run_that_has_just_made_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    replayed(dir.path(), Uuid::nil()).1.unwrap();
+                }
+            });
+            let made: Vec<_> = (0..500).map(|_| Journal::create(dir.path(), Uuid::nil()).unwrap()).collect();
+            let kept = made.iter().filter(|journal| journal.path.exists()).count();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(kept, 500);
+        });
     }
 
     #[test]
