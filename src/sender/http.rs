@@ -321,9 +321,10 @@ fn url(text: &str) -> Result<Uri> {
     if text.len() > LONGEST_LINE {
         return Err(refused(format!("url is longer than {LONGEST_LINE} bytes")));
     }
-    let url: Uri = text.parse().map_err(|error| refused(format!("url is not a URL: {error}")))?;
+    let needs = "url needs http:// or https:// and a host, as in https://api.example.com/v1/messages";
+    let url: Uri = text.parse().map_err(|error| refused(format!("{needs}: {error}")))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(refused("url needs http:// or https:// and a host"));
+        return Err(refused(needs));
     }
     // What is no number would silently be the default port. (The colons before a bracket are those of an IPv6 address.)
     let after_host = url.authority().and_then(|all| all.as_str().rsplit(['@', ']']).next());

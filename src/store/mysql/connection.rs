@@ -332,9 +332,10 @@ pub(super) struct Connection {
     pub server: Server,
 }
 
-/// Everything a session of ours relies on, and what we must know of the server, in one round trip.
+/// Everything a session of ours relies on, and what we must know of the server, in one round trip. A minute without a word
+/// ends the session: a host that was suspended inside a transaction must not hold its rows for ever.
 const SESSION: &str = "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-     autocommit = 1, innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 28800; \
+     autocommit = 1, innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 60; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
      SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_on', 'max_allowed_packet')";
 
@@ -386,6 +387,14 @@ impl Connection {
             mysql::Error::DriverError(error @ mysql::DriverError::TlsNotSupported) => {
                 tls_fault(place, &error)
             }
+            // What MySQL 9 proposes to a user that it does not know.
+            mysql::Error::DriverError(mysql::DriverError::UnknownAuthPlugin(plugin)) => Fault::Final(
+                Trouble::usage(format!(
+                    "the database at {place} wants {plugin} from this user, which is not spoken here: check the user's \
+                     name, or let it use caching_sha2_password or mysql_native_password"
+                ))
+                .into(),
+            ),
             mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, why, _)))) => {
                 Fault::Lost(unreachable(place, &why))
             }
