@@ -550,7 +550,7 @@ fn in_a_large_table_nothing_is_read_or_locked_but_what_is_taken() {
         );
         other.connection.run(&format!("ROLLBACK; {BEGIN}{all}")).unwrap();
     };
-    let mut reads = |store: &mut MySql, what: &str, most: u64, work: &mut dyn FnMut(&mut MySql)| {
+    let reads = |store: &mut MySql, what: &str, most: u64, work: &mut dyn FnMut(&mut MySql)| {
         let before = status(store, "Handler_read%");
         let own = status(store, "Handler_read%") - before;
         let before = status(store, "Handler_read%");
