@@ -5,6 +5,7 @@
 mod pool;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
 use std::thread::Scope;
@@ -97,6 +98,20 @@ pub enum Ended {
     Held(Duration),
     /// We paused the task, for this reason.
     Paused(String),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drained => f.write_str("drained"),
+            Self::Yielded => f.write_str("turn over"),
+            Self::Stopped => f.write_str("stopped"),
+            Self::Halted => f.write_str("halted"),
+            Self::Lost => f.write_str("lease lost"),
+            Self::Held(length) => write!(f, "channel held for {} s", length.as_secs()),
+            Self::Paused(_) => f.write_str("paused"),
+        }
+    }
 }
 
 /// What came of the work on a task, as the run saw it.

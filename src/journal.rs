@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use fs2::FileExt;
@@ -56,7 +56,7 @@ impl Journal {
 
     /// Appends, and returns when it is on disk.
     pub fn append(&self, answers: &[Answer]) -> Result<()> {
-        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = String::from(if inner.torn { "\n" } else { "" });
         for answer in answers {
             lines += &serde_json::to_string(answer)?;
@@ -71,18 +71,31 @@ impl Journal {
 
     /// So many of the appended answers are in the database now.
     pub fn written(&self, answers: usize) {
-        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.owed = inner.owed.saturating_sub(answers as u64);
     }
 
     /// Ends it: the file goes, unless the database still lacks something. How many answers a later run must write.
     pub fn finish(self) -> Result<u64> {
-        let inner = self.inner.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if inner.owed == 0 {
+        let owed = self.owed();
+        if owed == 0 {
             std::fs::remove_file(&self.path)
                 .with_context(|| format!("remove the journal {}", self.path.display()))?;
         }
-        Ok(inner.owed)
+        Ok(owed)
+    }
+
+    fn owed(&self) -> u64 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).owed
+    }
+}
+
+impl Drop for Journal {
+    /// A run that ends early leaves no empty file behind.
+    fn drop(&mut self) {
+        if self.owed() == 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

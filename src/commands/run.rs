@@ -16,7 +16,7 @@ use uuid::Uuid;
 use self::report::Report;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
-use crate::delivery::{self, Ended, Orders, Quota, Tally};
+use crate::delivery::{self, Orders, Quota, Tally};
 use crate::exit::Exit;
 use crate::journal::{self, Journal};
 use crate::lock::{Locking, RunLock};
@@ -355,8 +355,7 @@ impl<'a> Run<'a> {
         log::info!("leased task={} channel={}", task.id, settings.name);
         let served = delivery::serve(store, &mut lease, &orders, &mut tally, turn_over, last_begun);
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner).insert(task.id, tally);
-        let idle = served.begun == 0 && served.refused == 0;
-        if idle || matches!(served.ended, Some(Ended::Held(_))) {
+        if served.begun == 0 && served.refused == 0 {
             self.leave_alone(task.id);
         }
         report.served(task.id, served);

@@ -55,7 +55,7 @@ impl Report {
 
     pub fn served(&mut self, task: TaskId, served: Served) {
         log::info!(
-            "served task={task} begun={} sent={} failed={} retry={} unknown={} returned={} refused={} late={} ended={:?}",
+            "served task={task} begun={} sent={} failed={} retry={} unknown={} returned={} refused={} late={}; {}",
             served.begun,
             served.sent,
             served.failed,
@@ -64,7 +64,7 @@ impl Report {
             served.returned,
             served.refused,
             served.settled.late,
-            served.ended
+            served.ended.as_ref().map_or("the database failed".into(), Ended::to_string)
         );
         self.settled(&served.settled);
         if served.unknown > 0 {
