@@ -41,13 +41,12 @@ pub fn statements(sql: &str, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every statement of a fresh schema, for a person who may create tables where batch-send may not: what `migrate` does, in
-/// one text.
-pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
-    let migration = match sqlite {
+/// The table that remembers which files were applied: the one that no file makes.
+pub fn own_table(sqlite: bool, prefix: &str) -> String {
+    let columns = match sqlite {
         true => {
-            "version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, \
-             applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))) STRICT"
+            "version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL \
+             DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))) STRICT"
         }
         false => {
             "version INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(191) NOT NULL, checksum CHAR(36) NOT NULL, \
@@ -55,7 +54,13 @@ pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
              ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4"
         }
     };
-    let mut script = vec![format!("CREATE TABLE {prefix}migration ({migration}")];
+    format!("CREATE TABLE IF NOT EXISTS {prefix}migration ({columns}")
+}
+
+/// Every statement of a fresh schema, for a person who may create tables where batch-send may not: what `migrate` does, in
+/// one text.
+pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
+    let mut script = vec![own_table(sqlite, prefix)];
     for step in MIGRATIONS {
         let sql = if sqlite { step.sqlite } else { step.mysql };
         script.extend(statements(sql, prefix));

@@ -585,11 +585,8 @@ fn add_count(counts: &mut Counts, status: &str, count: u64) {
 fn apply(connection: &mut Connection, tables: &Tables, deadline: Moment) -> Result<Migrated, Fault> {
     let Tables { prefix, task, migration, installation, .. } = tables;
     let text = format!(
-        "CREATE TABLE IF NOT EXISTS {migration} (\
-         version INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(191) NOT NULL, checksum CHAR(36) NOT NULL, \
-         applied_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)) \
-         ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4; \
-         SELECT version, checksum FROM {migration} ORDER BY version"
+        "{}; SELECT version, checksum FROM {migration} ORDER BY version",
+        migrations::own_table(false, prefix)
     );
     let mut from = 0;
     for mut row in last(connection.run(&text)?).rows {

@@ -364,10 +364,7 @@ fn migrate(tx: &Tx<'_>) -> Result<Result<Migrated, String>> {
             return Ok(Err(format!("task {task} is held by {}", owner.unwrap_or_default())));
         }
     }
-    tx.sql.execute_batch(&format!(
-        "CREATE TABLE IF NOT EXISTS {p}migration (version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, \
-         applied_at INTEGER NOT NULL) STRICT"
-    ))?;
+    tx.sql.execute_batch(&migrations::own_table(true, p))?;
     for migration in &missing {
         for statement in statements(migration.sqlite, p) {
             tx.sql.execute_batch(&statement).with_context(|| format!("migration {}", migration.name))?;
