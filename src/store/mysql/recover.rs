@@ -111,18 +111,20 @@ impl MySql {
             channels => format!("AND t.channel NOT IN ({})", list(channels.iter().map(|name| quote(name)))),
         };
         let text = format!(
-            "SELECT {} FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} {unknown} ORDER BY t.id",
-            task_columns(),
+            "SELECT t.id, t.channel FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} {unknown} ORDER BY t.id",
             tasks_with_pace(&tables, "FORCE INDEX (k_status)"),
         );
-        let mut found = self.read("look for tasks that nobody serves", &text)?;
-        let found: Vec<Task> = found.iter_mut().map(read_task).collect::<Result<_>>()?;
+        let mut found: Vec<(TaskId, String)> = Vec::new();
+        for mut row in self.read("look for tasks that nobody serves", &text)? {
+            found.push((row.number()?, row.word()));
+        }
         let mut strays = Vec::new();
-        for tasks in found.chunks(PROBED) {
-            let due = self.with_work(tasks)?;
-            strays.extend(tasks.iter().filter(|task| due.contains(&task.id)).map(|task| Stray {
-                task: task.id,
-                channel: task.channel.clone(),
+        for step in found.chunks(PROBED_MOST) {
+            let due = self.with_work(&Vec::from_iter(step.iter().map(|(id, _)| *id)))?;
+            let due = step.iter().filter(|(id, _)| due.contains(id));
+            strays.extend(due.map(|(id, channel)| Stray {
+                task: *id,
+                channel: channel.clone(),
                 paused: false,
             }));
         }

@@ -11,6 +11,7 @@ pub(super) const CHUNK: usize = 500;
 
 /// Tasks probed by one statement of `due`.
 pub(super) const PROBED: usize = 20;
+pub(super) const PROBED_MOST: usize = 100;
 
 /// A name for what the product itself writes to the audit.
 pub(super) const OURSELVES: &str = "batch-send";
