@@ -14,6 +14,7 @@
 mod environment;
 mod section;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -30,7 +31,7 @@ use self::environment::{Environment, environment, expand, percent_encoded, text_
 use self::section::{Section, neighbour, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::Template;
-use crate::sender::{Kind, Sender, exec, file, http};
+use crate::sender::{Discreet, Kind, Sender, exec, file, http};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::trouble::Trouble;
@@ -101,6 +102,8 @@ pub struct Channel {
     place: String,
     /// A `${NAME}` that the environment does not have, and its key.
     unset: Option<Unset>,
+    /// What the environment gave for each `${NAME}`: it must not show.
+    secrets: Vec<String>,
 }
 
 struct Unset {
@@ -231,9 +234,14 @@ impl Channel {
                 self.place
             )));
         }
-        self.kind
+        let sender = self
+            .kind
             .open(self.timeout, self.concurrency * lanes)
-            .map_err(|error| usage(format!("{}: {error:#}", self.place)))
+            .map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
+        if self.secrets.is_empty() {
+            return Ok(sender);
+        }
+        Ok(Box::new(Discreet::new(sender, &self.secrets)))
     }
 
     fn read_all(mut all: Section, lanes: usize, env: Environment) -> Result<BTreeMap<String, Self>> {
@@ -275,6 +283,12 @@ impl Channel {
             )));
         }
 
+        let given = RefCell::new(Vec::new());
+        let env: Environment = &|name| {
+            let value = env(name);
+            given.borrow_mut().extend(value.as_ref().map(|value| value.to_string_lossy().into_owned()));
+            value
+        };
         let (kind, unset) = match kind.as_str() {
             "http" => {
                 let (settings, unset) = section.own::<http::Settings>(env)?;
@@ -321,7 +335,8 @@ impl Channel {
             .transpose()
             .map_err(|error| section.refuse(format!("{} cannot be read: {error:#}", section.key("body"))))?;
         let place = format!("{}: [{}]", section.file.display(), section.name);
-        Ok(Self { name, timeout, concurrency, ahead, policy, body, kind, place, unset })
+        let secrets = given.into_inner();
+        Ok(Self { name, timeout, concurrency, ahead, policy, body, kind, place, unset, secrets })
     }
 }
 

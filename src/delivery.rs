@@ -230,7 +230,8 @@ impl<'a> Delivery<'a> {
             if !self.may_begin() {
                 // Not while answers wait to be written: those that come meanwhile would wait for this, in memory alone.
                 if self.owed.is_empty() {
-                    self.put_back();
+                    let rest = self.stock.drain(..).collect();
+                    self.put_back(rest);
                 }
                 last_begun();
             }
@@ -283,15 +284,13 @@ impl<'a> Delivery<'a> {
     where
         'a: 'scope,
     {
-        let mut ready = Vec::new();
-        let mut refused = Vec::new();
+        let (mut ready, mut refused, mut stale) = (Vec::new(), Vec::new(), Vec::new());
         let most = self.capacity();
         while ready.len() < most {
             let Some(claimed) = self.stock.pop_front() else { break };
             let target = claimed.target();
             if claimed.until().passed() {
-                // Too old to begin; recover will see to it.
-                self.orders.quota.give(1);
+                stale.push(claimed);
             } else if target.in_doubt && target.attempts >= self.orders.policy.max_attempts {
                 refused.push((claimed, "attempts used up, and one of them may have been accepted".into()));
             } else {
@@ -305,13 +304,17 @@ impl<'a> Delivery<'a> {
             }
         }
         self.refuse(refused);
+        if !stale.is_empty() {
+            // Claimed for longer than it may be held: others may have it, or we once more.
+            self.dry = false;
+            self.put_back(stale);
+        }
         if ready.is_empty() {
             return;
         }
         if self.lease.until().passed() && !self.renew() {
             // The lease ran out while this process stood still, and is not ours any more.
-            self.orders.quota.give(ready.len());
-            return self.release(ready.into_iter().map(|ready| ready.unsent()).collect());
+            return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
         }
         let asked = ready.len();
         let answers = std::mem::take(&mut self.answers);
@@ -359,12 +362,17 @@ impl<'a> Delivery<'a> {
 
     /// Claims the next batch while the workers are busy with the last. After settle: a returned target is pending again only then.
     fn restock(&mut self) {
-        let most = self.orders.concurrency + self.orders.ahead;
+        let per_second = self.answered as f64 / self.began.elapsed().as_secs_f64().max(0.001);
+        let span = (per_second * CLAIM_SPAN.as_secs_f64()) as usize;
+        // As much as can be begun at once; on a channel that has shown to be slow no more than can be begun now, or its
+        // claim would grow old.
+        let mut most = self.orders.concurrency + self.orders.ahead;
+        if self.answered > 0 {
+            most = most.min(span.max(self.capacity()));
+        }
         if !self.may_begin() || self.dry || self.stock.len() >= most {
             return;
         }
-        let per_second = self.answered as f64 / self.began.elapsed().as_secs_f64().max(0.001);
-        let span = (per_second * CLAIM_SPAN.as_secs_f64()) as usize;
         let batch = span.clamp(most.min(self.orders.batch), self.orders.batch);
         let batch = self.orders.quota.take(batch.saturating_sub(self.stock.len()).max(1));
         if batch == 0 {
@@ -395,15 +403,12 @@ impl<'a> Delivery<'a> {
         Ok(claimed)
     }
 
-    fn put_back(&mut self) {
-        let rest: Vec<Claimed> = self.stock.drain(..).collect();
-        if !rest.is_empty() {
-            self.orders.quota.give(rest.len());
-            self.release(rest);
+    /// Gives back what was claimed and not begun.
+    fn put_back(&mut self, rest: Vec<Claimed>) {
+        if rest.is_empty() {
+            return;
         }
-    }
-
-    fn release(&mut self, rest: Vec<Claimed>) {
+        self.orders.quota.give(rest.len());
         if let Err(error) = self.store.release(rest) {
             self.fail(error.context("give back what was claimed and not begun"));
         }

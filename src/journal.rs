@@ -99,17 +99,25 @@ impl Drop for Journal {
     }
 }
 
+/// What came of a replay.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    pub settled: Settled,
+    /// Lines that say nothing any more: their targets will be unknown.
+    pub unreadable: u64,
+}
+
 /// Settles what dead runs of this installation left in `dir`, file by file; a file goes when all of it is in the database. A file
 /// whose run is alive is left to it.
 pub fn replay(
     dir: &Path,
     installation: Uuid,
     settle: &mut dyn FnMut(Vec<Answer>) -> Result<Settled, Unwritten>,
-) -> Result<Settled> {
-    let mut settled = Settled::default();
+) -> Result<Replayed> {
+    let mut replayed = Replayed::default();
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(settled),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(replayed),
         Err(error) => return Err(error).with_context(|| format!("read state_dir {}", dir.display())),
     };
     for entry in entries {
@@ -120,10 +128,10 @@ pub fn replay(
             && name.ends_with(".jsonl")
             && let Some(file) = lock_of_the_dead(&entry.path())?
         {
-            settled.add(replay_file(&entry.path(), &file, settle)?);
+            replay_file(&entry.path(), &file, settle, &mut replayed)?;
         }
     }
-    Ok(settled)
+    Ok(replayed)
 }
 
 fn prefix(installation: Uuid) -> String {
@@ -156,9 +164,9 @@ fn replay_file(
     path: &Path,
     file: &File,
     settle: &mut dyn FnMut(Vec<Answer>) -> Result<Settled, Unwritten>,
-) -> Result<Settled> {
+    replayed: &mut Replayed,
+) -> Result<()> {
     let about = || format!("replay the journal {}", path.display());
-    let mut settled = Settled::default();
     let mut unreadable = 0;
     let mut lines = BufReader::new(file).split(b'\n').peekable();
     while lines.peek().is_some() {
@@ -171,7 +179,7 @@ fn replay_file(
                 Err(_) => unreadable += 1,
             }
         }
-        settled.add(settle(group).map_err(|unwritten| unwritten.why.context(about()))?);
+        replayed.settled.add(settle(group).map_err(|unwritten| unwritten.why.context(about()))?);
     }
     if unreadable == 0 {
         std::fs::remove_file(path).with_context(about)?;
@@ -180,8 +188,9 @@ fn replay_file(
         let aside = path.with_extension("unreadable");
         std::fs::rename(path, &aside).with_context(about)?;
         log::warn!("{unreadable} lines of a journal could not be read; it is kept as {}", aside.display());
+        replayed.unreadable += unreadable;
     }
-    Ok(settled)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -197,7 +206,7 @@ mod tests {
     }
 
     /// Replays and says which targets' answers came, and how it ended.
-    fn replayed(dir: &Path, installation: Uuid) -> (Vec<u64>, Result<Settled>) {
+    fn replayed(dir: &Path, installation: Uuid) -> (Vec<u64>, Result<Replayed>) {
         let mut ids = Vec::new();
         let ended = replay(dir, installation, &mut |answers| {
             let id = |answer: &Answer| serde_json::to_value(answer).unwrap()["id"].as_u64().unwrap();
@@ -219,7 +228,7 @@ mod tests {
         assert!(replayed(dir.path(), Uuid::new_v4()).0.is_empty(), "another installation's");
         let (ids, ended) = replayed(dir.path(), ours);
         assert_eq!(ids, (0..1201).collect::<Vec<_>>());
-        assert_eq!(ended.unwrap().written, 1201);
+        assert_eq!(ended.unwrap().settled.written, 1201);
         assert!(replayed(dir.path(), ours).0.is_empty(), "removed");
     }
 
@@ -272,7 +281,8 @@ mod tests {
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 9]).unwrap();
-        assert_eq!(replayed(dir.path(), Uuid::nil()).0, [1]);
+        let (ids, ended) = replayed(dir.path(), Uuid::nil());
+        assert_eq!((ids, ended.unwrap().unreadable), (vec![1], 1));
         assert!(!path.exists() && path.with_extension("unreadable").exists());
     }
 }

@@ -39,6 +39,44 @@ impl Kind {
     }
 }
 
+/// A sender whose answers never show certain words: what came from the environment into its settings, and may come back in
+/// the answer of a server or of a program.
+pub struct Discreet {
+    sender: Box<dyn Sender>,
+    secrets: Vec<String>,
+}
+
+impl Discreet {
+    /// Words of less than four characters are no secrets, and would be found everywhere.
+    pub fn new(sender: Box<dyn Sender>, secrets: &[String]) -> Self {
+        let mut secrets: Vec<String> = secrets.iter().filter(|secret| secret.len() > 3).cloned().collect();
+        // The whole before its parts.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self { sender, secrets }
+    }
+}
+
+impl Sender for Discreet {
+    fn send(&self, message: &Message, until: Moment) -> Outcome {
+        let mut outcome = self.sender.send(message, until);
+        let text = match &mut outcome {
+            Outcome::Accepted { receipt } => receipt.as_mut(),
+            Outcome::Deferred { reason, .. }
+            | Outcome::Rejected { reason }
+            | Outcome::Unknown { reason }
+            | Outcome::Unavailable { reason } => Some(reason),
+        };
+        if let Some(text) = text {
+            for secret in &self.secrets {
+                if text.contains(secret) {
+                    *text = text.replace(secret, "[hidden]");
+                }
+            }
+        }
+        outcome
+    }
+}
+
 /// What a channel said of one message. Reasons are for people: short, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -80,5 +118,51 @@ impl Outcome {
     /// Nothing left: the channel could not be reached.
     pub fn unreached(reason: impl Into<String>) -> Self {
         Self::Deferred { reason: reason.into(), after: None, toll: Toll::Unreached }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{TargetPart, TaskPart};
+    use serde_json::value::RawValue;
+    use std::sync::Arc;
+    use uuid::Uuid;
+
+    /// Says what it was given to say.
+    struct Parrot(Outcome);
+
+    impl Sender for Parrot {
+        fn send(&self, _: &Message, _: Moment) -> Outcome {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn what_the_environment_gave_is_hidden_wherever_an_answer_repeats_it() {
+        let json = || RawValue::from_string("{}".into()).unwrap();
+        let message = Message {
+            key: Uuid::nil(),
+            attempt: 1,
+            task: Arc::new(TaskPart { id: 1, name: "t".into(), payload: json() }),
+            target: TargetPart { id: 1, recipient: "r".into(), params: json() },
+            body: None,
+        };
+        let secrets = ["s3cret".to_owned(), "s3cret-and-more".to_owned(), "abc".to_owned(), String::new()];
+        let said = |text: &str| {
+            let reason = || text.to_owned();
+            [
+                Outcome::Accepted { receipt: Some(reason()) },
+                Outcome::Deferred { reason: reason(), after: None, toll: Toll::Attempt },
+                Outcome::Rejected { reason: reason() },
+                Outcome::Unknown { reason: reason() },
+                Outcome::Unavailable { reason: reason() },
+            ]
+        };
+        let shown = said("bad key [hidden] in /v1/[hidden]?abc");
+        for (outcome, shown) in said("bad key s3cret in /v1/s3cret-and-more?abc").into_iter().zip(shown) {
+            let discreet = Discreet::new(Box::new(Parrot(outcome)), &secrets);
+            assert_eq!(discreet.send(&message, Moment::now()), shown);
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::moment::Moment;
 
@@ -27,13 +27,13 @@ impl Stop {
         Self { asked: Arc::new(AtomicBool::new(false)), budget, end: budget + longest + LAST_WRITES }
     }
 
-    /// From now on SIGTERM and SIGINT ask to stop; a second one ends the process at once.
+    /// From now on SIGTERM, SIGINT and SIGHUP (a terminal that goes away) ask to stop; a second one ends the process at once.
     pub fn on_signals(&self) -> Result<()> {
-        for signal in [SIGTERM, SIGINT] {
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
             // The order matters: the first signal must find the flag still down.
             signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&self.asked))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&self.asked)))
-                .context("watch for SIGTERM and SIGINT")?;
+                .context("watch for signals")?;
         }
         Ok(())
     }

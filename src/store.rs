@@ -81,6 +81,8 @@ pub struct Lease {
     terms: Terms,
     /// Unknowns and crashes since the last sent. Written back with each renewal and by close.
     unknown_run: u16,
+    /// A forced run passes the pause that stood when it began, and no later one.
+    passes_pause: bool,
 }
 
 impl Lease {
@@ -91,10 +93,6 @@ impl Lease {
     /// Past this moment nothing may be begun.
     pub fn until(&self) -> Moment {
         self.until
-    }
-
-    pub fn forced(&self) -> bool {
-        self.token.is_none()
     }
 
     /// Unknowns and crashes in a row, across runs.
@@ -273,8 +271,8 @@ pub struct Recovered {
     pub unknown: u64,
     /// The tasks of those unknowns.
     pub doubtful: Vec<TaskId>,
-    /// Paused here (expired), with the reason.
-    pub paused: Vec<(TaskId, String)>,
+    /// Paused here, since they expired, with the reason.
+    pub expired: Vec<(TaskId, String)>,
     /// Finished tasks in which an open target turned up: pending again.
     pub reopened: Vec<TaskId>,
 }
@@ -297,7 +295,7 @@ pub struct Settled {
     pub late: u64,
     /// Answers that changed nothing, since the row is in other hands or was settled by a person.
     pub fenced: Vec<TargetId>,
-    /// Accepted, and the row bears another token: another attempt was or will be made. Audited.
+    /// Accepted, and the row is gone or bears another token: another attempt was made, or may be. Audited.
     pub duplicates: Vec<TargetId>,
 }
 
@@ -593,6 +591,11 @@ fn refusal(task: &Task, beside: bool) -> Option<String> {
             format!("task {id} waits: channel {channel} is left alone until {}", show_time(&until))
         }),
     }
+}
+
+/// Why a task whose time is over is paused.
+fn expired(at: Option<DateTime<Utc>>) -> String {
+    at.map_or("it expired".into(), |at| format!("it expired at {}", show_time(&at)))
 }
 
 /// Valid text without NUL, cut by characters: what every column takes.

@@ -181,11 +181,11 @@ fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
 }
 
 fn replay(config: &Config, store: &mut dyn Store, installation: Uuid, report: &mut Report) -> Result<()> {
-    let settled = journal::replay(&config.state_dir, installation, &mut |answers| store.settle(answers))?;
-    if settled.written > 0 {
-        log::info!("replayed {} answers of a run that could not write them", settled.written);
+    let replayed = journal::replay(&config.state_dir, installation, &mut |answers| store.settle(answers))?;
+    if replayed.settled.written > 0 {
+        log::info!("replayed {} answers of a run that could not write them", replayed.settled.written);
     }
-    report.settled(&settled);
+    report.replayed(&replayed);
     Ok(())
 }
 
@@ -197,8 +197,8 @@ fn recover(store: &mut dyn Store, only: Option<TaskId>, report: &mut Report) -> 
     for task in recovered.doubtful {
         report.doubtful(task, "the run that sent them died before the answers were written");
     }
-    for (task, reason) in recovered.paused {
-        report.paused(task, &reason);
+    for (task, reason) in recovered.expired {
+        report.expired(task, &reason);
     }
     for task in recovered.reopened {
         log::info!("reopened task={task}: an open target turned up after it was finished");

@@ -77,11 +77,12 @@ fn create(args: &CreateArgs, config: &Config, store: &mut dyn Desk, out: &mut dy
         }
     }
 
-    if args.json {
-        writeln!(out, "{}", shown(id, status, added))?;
-    } else {
-        writeln!(out, "{id}")?;
-    }
+    let line = if args.json { shown(id, status, added).to_string() } else { id.to_string() };
+    // Whoever cannot be told the id must not create the task once more.
+    let told = writeln!(out, "{line}").and_then(|()| out.flush());
+    told.with_context(|| {
+        format!("task {id} was made and is {}, but its id cannot be written", status.word())
+    })?;
     if added.repeated > 0 {
         hint(&format!("{} of the file were repeats and are merged", targets(added.repeated)));
     }
@@ -200,7 +201,9 @@ struct Verb {
 }
 
 const START: Verb = Verb { what: "start", from: &[TaskStatus::Draft], to: TaskStatus::Pending };
-const PAUSE: Verb = Verb { what: "pause", from: &[TaskStatus::Pending], to: TaskStatus::Paused };
+/// Also from a pause that stands: a forced run that passes it stops at this one.
+const PAUSE: Verb =
+    Verb { what: "pause", from: &[TaskStatus::Pending, TaskStatus::Paused], to: TaskStatus::Paused };
 const RESUME: Verb = Verb { what: "resume", from: &[TaskStatus::Paused], to: TaskStatus::Pending };
 const CANCEL: Verb = Verb {
     what: "cancel",
@@ -242,8 +245,10 @@ fn refused(id: TaskId, status: TaskStatus) -> anyhow::Error {
 }
 
 fn pause(args: &PauseArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
-    let by = format!("by {}", who::person());
-    PAUSE.turn(args.id, store, Some(args.reason.as_deref().unwrap_or(&by)), Expiry::Keep)
+    let stands = store.task(args.id)?.filter(|task| task.status == TaskStatus::Paused);
+    let reason = args.reason.clone().or_else(|| stands?.status_reason);
+    let reason = reason.unwrap_or_else(|| format!("by {}", who::person()));
+    PAUSE.turn(args.id, store, Some(&reason), Expiry::Keep)
 }
 
 fn resume(args: &ResumeArgs, store: &mut dyn Desk) -> Result<TaskStatus> {

@@ -77,7 +77,7 @@ promises! {
         a_late_answer_that_knows_nothing_changes_nothing,
         accepted_wins_from_failed_pending_and_retry,
         accepted_under_another_token_is_an_audited_duplicate,
-        an_answer_for_a_target_that_is_gone_is_fenced,
+        an_answer_for_a_target_that_is_gone_is_fenced_and_an_acceptance_is_audited,
         a_late_answer_keeps_a_finished_task_finished_and_its_counts_true,
         the_window_does_not_slide,
         the_window_is_checked_at_begin,

@@ -13,7 +13,7 @@ pub(super) enum Meaning<'a> {
     Said,
     /// It changes nothing: others have the row, or a person has spoken.
     Fenced,
-    /// Accepted, and the row bears another token: another attempt was allowed. To be audited.
+    /// Accepted, and the row is gone or bears another token: another attempt was allowed. To be audited.
     Duplicate,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn duplicate(answer: &Answer) -> String {
         Settlement::Sent { receipt: Some(receipt) } => format!(", receipt {}", fit(receipt, RECEIPT_MOST)),
         _ => String::new(),
     };
-    format!("accepted under token {}{receipt}, after another attempt was allowed", answer.token)
+    format!("accepted under token {}{receipt}; the row is gone, or another attempt's", answer.token)
 }
 
 #[cfg(test)]

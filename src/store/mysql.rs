@@ -190,7 +190,8 @@ impl Relay for MySql {
             }
         }
         let until = asked + terms.lease - terms.margin;
-        Ok(Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run }))
+        let passes_pause = beside && found.status == TaskStatus::Paused;
+        Ok(Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run, passes_pause }))
     }
 
     fn renew(&mut self, lease: &mut Lease) -> Result<Standing> {
@@ -208,7 +209,7 @@ impl Relay for MySql {
         let look = format!(
             "SELECT lock_token, status IN ('pending', {}) AND halt_at <=> {halt} \
              AND (expires_at IS NULL OR expires_at > NOW(3)) FROM {tasks} WHERE id = {task} FOR UPDATE",
-            if lease.forced() { "'paused'" } else { "'pending'" },
+            if lease.passes_pause { "'paused'" } else { "'pending'" },
         );
         let asked = Moment::now();
         let standing = self.connection.attempt("renew a lease", |connection, _| {

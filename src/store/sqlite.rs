@@ -150,8 +150,8 @@ impl Relay for Sqlite {
     fn lease(&mut self, task: TaskId, terms: &Terms, beside: bool) -> Result<Leasing> {
         let asked = Moment::now();
         let until = (asked + terms.lease) - terms.margin;
-        let lease = |token, halt, unknown_run| {
-            Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run })
+        let lease = |token, halt, unknown_run, passes_pause| {
+            Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run, passes_pause })
         };
         self.writer()
             .write(|tx| {
@@ -168,7 +168,7 @@ impl Relay for Sqlite {
                         "UPDATE {p}task SET started_at = COALESCE(started_at, ?2) WHERE id = ?1 RETURNING halt_at, unknown_run"
                     );
                     let taken = tx.one(&sql, params![task.cast_signed(), tx.now], |row| {
-                        Ok(lease(None, row.get(0)?, small(row, 1, u16::MAX)?))
+                        Ok(lease(None, row.get(0)?, small(row, 1, u16::MAX)?, found.status == TaskStatus::Paused))
                     })?;
                     return taken.context("the task is gone");
                 }
@@ -182,7 +182,7 @@ impl Relay for Sqlite {
                 let owner = fit(&terms.owner, NAME_MOST);
                 let end = tx.after(terms.lease);
                 let taken = tx.one(&sql, params![task.cast_signed(), tx.now, token.to_string(), owner, end], |row| {
-                    Ok(lease(Some(token), row.get(0)?, small(row, 1, u16::MAX)?))
+                    Ok(lease(Some(token), row.get(0)?, small(row, 1, u16::MAX)?, false))
                 })?;
                 if let Some(lease) = taken {
                     return Ok(lease);
@@ -561,6 +561,6 @@ fn stand(tx: &Tx<'_>, lease: &Lease) -> Result<Standing> {
     if lease.token.is_some_and(|ours| token.is_none_or(|token| token != ours.to_string())) {
         return Ok(Standing::Lost);
     }
-    let works = status == "pending" || (lease.forced() && status == "paused");
+    let works = status == "pending" || (lease.passes_pause && status == "paused");
     Ok(if works && halt == lease.halt && !expired { Standing::Ours } else { Standing::Halted })
 }

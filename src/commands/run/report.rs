@@ -5,6 +5,7 @@ use anyhow::{Error, Result};
 
 use crate::delivery::{Ended, Served};
 use crate::exit::Exit;
+use crate::journal::Replayed;
 use crate::store::Settled;
 use crate::task::TaskId;
 
@@ -31,12 +32,24 @@ impl Report {
         log::warn!("task {task} is paused: {reason}; `batch-send task resume {task}` lets it go on");
     }
 
+    pub fn expired(&mut self, task: TaskId, reason: &str) {
+        self.for_a_person = true;
+        log::warn!(
+            "task {task} is paused: {reason}; `batch-send task resume {task} --until TIME` gives it a new end"
+        );
+    }
+
     pub fn doubtful(&mut self, task: TaskId, reason: &str) {
         self.for_a_person = true;
         log::warn!(
             "task {task} has unknown targets ({reason}): see them with `batch-send targets {task} --status unknown`, \
-             settle them with `batch-send resolve {task}`"
+             settle them with `batch-send resolve {task} --all --as sent|failed|retry`"
         );
+    }
+
+    pub fn replayed(&mut self, replayed: &Replayed) {
+        self.for_a_person |= replayed.unreadable > 0;
+        self.settled(&replayed.settled);
     }
 
     pub fn settled(&mut self, settled: &Settled) {
@@ -46,8 +59,8 @@ impl Report {
         if !settled.duplicates.is_empty() {
             self.for_a_person = true;
             log::warn!(
-                "targets {:?} were accepted by an attempt that had been given up, and another was made: they may have \
-                 got the message twice; batch_audit has it",
+                "targets {:?} were accepted, but their rows are gone or another attempt's: they may get, or have got, the \
+                 message twice; batch_audit has it",
                 settled.duplicates
             );
         }

@@ -259,11 +259,17 @@ pub(super) fn accepted_under_another_token_is_an_audited_duplicate(stage: &Stage
     assert_eq!(who, [["batch-send"]]);
 }
 
-pub(super) fn an_answer_for_a_target_that_is_gone_is_fenced(stage: &Stage) {
+pub(super) fn an_answer_for_a_target_that_is_gone_is_fenced_and_an_acceptance_is_audited(stage: &Stage) {
     let Sending { task, id, mut store, flight, .. } = stage.sending();
     stage.sql("DELETE FROM {p}task_target");
-    let settled = settle(&mut *store, vec![flight.answer(task, failed())]);
+    let answer = flight.answer(task, failed());
+    let accepted = Answer { settlement: sent(), ..again(&answer) };
+    let settled = settle(&mut *store, vec![answer]);
     assert_eq!(settled, Settled { fenced: vec![id], ..Settled::default() });
+    // An application that deletes a target while it is sent may insert it again, and the message goes out twice.
+    let settled = settle(&mut *store, vec![accepted]);
+    assert_eq!(settled, Settled { duplicates: vec![id], ..Settled::default() });
+    assert_eq!(stage.audits("duplicate"), 1);
 }
 
 pub(super) fn a_late_answer_keeps_a_finished_task_finished_and_its_counts_true(stage: &Stage) {

@@ -345,12 +345,12 @@ pub(super) fn recover_pauses_what_has_expired(stage: &Stage) {
     stage.sql(&format!("UPDATE {{p}}task SET expires_at = {} WHERE id = {task}", stage.ago(1)));
     let mut store = stage.store();
     let recovered = store.recover(None).unwrap();
-    let paused: Vec<TaskId> = recovered.paused.iter().map(|(task, _)| *task).collect();
+    let paused: Vec<TaskId> = recovered.expired.iter().map(|(task, _)| *task).collect();
     assert_eq!(paused, [task]);
     let found = store.task(task).unwrap().unwrap();
     assert_eq!(found.status, TaskStatus::Paused);
-    assert_eq!(found.status_reason.as_deref(), Some(recovered.paused[0].1.as_str()));
+    assert_eq!(found.status_reason.as_deref(), Some(recovered.expired[0].1.as_str()));
     assert_eq!(task_status(&mut *store, other), TaskStatus::Pending);
     assert_eq!(stage.status(all[0]), "pending");
-    assert!(store.recover(None).unwrap().paused.is_empty());
+    assert!(store.recover(None).unwrap().expired.is_empty());
 }

@@ -9,7 +9,7 @@ pub(super) fn the_second_taker_is_told_who_holds(stage: &Stage) {
     let (mut first, mut second) = (stage.store(), stage.store());
     let lease = ours(&mut *first, task, &terms());
     assert!(
-        !lease.forced() && lease.until() <= Moment::now() + secs(28),
+        lease.token.is_some() && lease.until() <= Moment::now() + secs(28),
         "a margin before the database's end"
     );
     match second.lease(task, &Terms { owner: "host 2".into(), ..terms() }, false).unwrap() {
@@ -137,7 +137,7 @@ pub(super) fn force_passes_the_holder_the_schedule_and_a_standing_pause_and_noth
     let _holder = ours(&mut *stage.store(), held, &terms());
     for task in [held, shut(stage, "early"), shut(stage, "paused")] {
         let mut lease = beside(&mut *store, task);
-        assert!(lease.forced());
+        assert!(lease.token.is_none());
         assert_eq!(begin(&mut *store, &lease, 1).len(), 1);
         assert_eq!(store.renew(&mut lease).unwrap(), Standing::Ours);
     }
@@ -158,6 +158,16 @@ pub(super) fn force_is_stopped_by_a_pause_after_its_start(stage: &Stage) {
     assert_eq!(run.renew(&mut lease).unwrap(), Standing::Ours);
     resume(&mut *desk, task);
     pause(&mut *desk, task);
+    assert_eq!(run.renew(&mut lease).unwrap(), Standing::Halted);
+    // Nobody has to resume it for that: who pauses what is paused means the one that goes on all the same.
+    let mut lease = beside(&mut *run, task);
+    let from = [TaskStatus::Pending, TaskStatus::Paused];
+    assert_eq!(turn(&mut *desk, task, &from, TaskStatus::Paused), Turned::From(TaskStatus::Paused));
+    assert_eq!(run.renew(&mut lease).unwrap(), Standing::Halted);
+    // An application may pause without a word in halt_at.
+    resume(&mut *desk, task);
+    let mut lease = beside(&mut *run, task);
+    stage.sql("UPDATE {p}task SET status = 'paused'");
     assert_eq!(run.renew(&mut lease).unwrap(), Standing::Halted);
     let mut lease = beside(&mut *run, task);
     cancel(&mut *desk, task);

@@ -335,8 +335,8 @@ pub(super) struct Connection {
 /// Everything a session of ours relies on, and what we must know of the server, in one round trip. A minute without a word
 /// ends the session: a host that was suspended inside a transaction must not hold its rows for ever.
 const SESSION: &str = "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-     autocommit = 1, innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 60; \
-     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     autocommit = 1, completion_type = 0, sql_select_limit = DEFAULT, sql_safe_updates = 0, innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 60; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; \
      SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_on', 'max_allowed_packet')";
 
 /// How a text begins that is one transaction, and how it ends.

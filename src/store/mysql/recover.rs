@@ -24,15 +24,17 @@ impl MySql {
                      OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
                 .into(),
         };
-        let text =
-            format!("SELECT id, status, expires_at <= NOW(3), finished_at IS NULL FROM {task} {which}");
-        let (mut unfinished, mut cancelled, mut finished, mut expired) = (vec![], vec![], vec![], vec![]);
+        let text = format!(
+            "SELECT id, status, expires_at <= NOW(3), {}, finished_at IS NULL FROM {task} {which}",
+            ms("expires_at")
+        );
+        let (mut unfinished, mut cancelled, mut finished, mut late) = (vec![], vec![], vec![], vec![]);
         for mut row in self.read("look for unfinished tasks", &text)? {
             let (id, status): (TaskId, _) = (row.number()?, row.word());
-            let (is_expired, no_end) = (row.flag()?, row.flag()?);
+            let (is_late, end, no_end) = (row.flag()?, time(row.maybe()?), row.flag()?);
             match status.as_str() {
                 "finished" => finished.push(id),
-                "pending" if is_expired => expired.push(id),
+                "pending" if is_late => late.push((id, end)),
                 "cancelled" if no_end => cancelled.push(id),
                 _ => {}
             }
@@ -68,17 +70,15 @@ impl MySql {
             }
         }
 
-        for id in expired {
-            let reason = format!(
-                "expired before it was finished; `batch-send resume {id} --until TIME` sends the rest"
-            );
+        for (id, end) in late {
+            let reason = expired(end);
             let text = format!(
                 "UPDATE {task} SET status = 'paused', status_reason = {}, {HALT} \
                  WHERE id = {id} AND status = 'pending' AND expires_at <= NOW(3)",
                 fitted(&reason, REASON_MOST)
             );
             if self.write("pause an expired task", &text)? > 0 {
-                recovered.paused.push((id, reason));
+                recovered.expired.push((id, reason));
             }
         }
         if !cancelled.is_empty() {

@@ -129,7 +129,7 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
         None => (String::new(), "dedupe_until IS NULL".into()),
     };
     format!(
-        "UPDATE {} SET status = 'sending', attempts = attempts + 1, send_at = NOW(3), claim_until = {end}{also} \
+        "UPDATE {} SET status = 'sending', attempts = LEAST(attempts + 1, 65535), send_at = NOW(3), claim_until = {end}{also} \
          WHERE id IN ({}) AND cron_token = '{}' AND status = 'processing' AND claim_until > NOW(3) AND {doubt}",
         tables.target,
         list(group.iter().map(|ready| ready.claimed.target.id)),
@@ -324,6 +324,7 @@ fn reconcile(
 }
 
 /// What was found of a target, under its lock.
+#[derive(Default)]
 struct Found {
     task: TaskId,
     token: Option<String>,
@@ -351,16 +352,15 @@ fn look_closer(connection: &mut Connection, tables: &Tables, answers: &[&Answer]
         found.insert(id, Found { task, token, status, keyed });
     }
 
+    let gone = Found::default();
     let mut settled = Settled::default();
     // What is written, by the end of the condition on the status that it may be in.
     let (mut accepted, mut answered, mut late) = (vec![], vec![], vec![]);
     let mut audited = Vec::new();
     let mut touched = BTreeSet::new();
     for answer in answers {
-        let Some(found) = found.get(&answer.id).filter(|found| found.task == answer.task) else {
-            settled.fenced.push(answer.id);
-            continue;
-        };
+        // A row that is gone bears no token.
+        let found = found.get(&answer.id).filter(|found| found.task == answer.task).unwrap_or(&gone);
         let settlement = match meaning(answer, found.token.as_deref(), &found.status, found.keyed) {
             Meaning::Write(settlement) => settlement,
             Meaning::Said => {

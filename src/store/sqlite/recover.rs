@@ -68,15 +68,12 @@ pub(super) fn recover(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Recovered> {
     let sql = format!(
         "SELECT id, expires_at FROM {p}task WHERE status = 'pending' AND expires_at <= ?1 AND (?2 IS NULL OR id = ?2) ORDER BY id"
     );
-    for (task, expired) in tx.all(&sql, params![tx.now, only.map(u64::cast_signed)], |row| {
+    for (task, end) in tx.all(&sql, params![tx.now, only.map(u64::cast_signed)], |row| {
         Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, Option<i64>>(1)?))
     })? {
-        let reason = match time(expired) {
-            Some(at) => format!("it expired at {}", crate::task::show_time(&at)),
-            None => "it expired".into(),
-        };
+        let reason = expired(time(end));
         if pause(tx, task, &reason)? {
-            recovered.paused.push((task, reason));
+            recovered.expired.push((task, reason));
         }
     }
     finish_cancelled(tx, only)?;
