@@ -297,6 +297,14 @@ fn limits_themselves_are_allowed() {
 }
 
 #[test]
+fn what_the_environment_gives_to_a_channel_is_its_secret() {
+    let channel = "[channel.tg]\nkind = \"http\"\nurl = \"https://h/bot${TOKEN}/send\"\nbody = \"1\"\n";
+    let config = Set::new(&format!("{DATABASE}{HTTP}{channel}")).with("TOKEN", "12:s3cret").load().unwrap();
+    assert_eq!(config.channels["tg"].secrets, ["12:s3cret"]);
+    assert!(config.channels["welcome"].secrets.is_empty());
+}
+
+#[test]
 fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     let mut set = Set::new(&format!("{DATABASE}[run]\nbudget = \"10s\"\n"));
     let seen = |set: &Set| {

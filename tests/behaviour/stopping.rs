@@ -15,6 +15,7 @@ on_each_database! {
     an_expiry_stops_a_run,
     a_pause_stops_a_forced_run_too,
     a_forced_run_passes_the_pause_that_stood_when_it_started,
+    to_pause_what_is_paused_stops_the_forced_run_that_passed_it,
     killed_then_paused_nothing_stays_in_flight,
     killed_then_cancelled_nothing_stays_in_flight,
     killed_then_expired_nothing_stays_in_flight,
@@ -177,6 +178,21 @@ fn a_forced_run_passes_the_pause_that_stood_when_it_started(it: Sandbox) {
     check(&it, task, &endpoint);
     assert_eq!(it.database.count(task, "sent"), 2);
     assert_eq!(it.database.status(task), "paused");
+}
+
+fn to_pause_what_is_paused_stops_the_forced_run_that_passed_it(it: Sandbox) {
+    let endpoint = Endpoint::new(|_| Cue::AcceptWhenTold);
+    it.configure(RUN, &endpoint.channel("web", KEYS));
+    let task = it.database.task("web", (0..40).map(|n| format!("person-{n}")));
+    it.call(&format!("task pause {task} --reason typo")).done().exits(0);
+    let run = it.call(&format!("run --task-id {task} --force")).start();
+    wait_until("four messages to be in flight", 20, || endpoint.waiting() == 4);
+    it.call(&format!("task pause {task}")).done().exits(0);
+    wait_until("the rest to be given back", 20, || it.database.count(task, "processing") == 0);
+    endpoint.tell();
+    run.wait().exits(0);
+    four_sent_and_nothing_held(&it, task, &endpoint);
+    assert_eq!(it.database.standing(task), ("paused".into(), "typo".into()), "the first reason stands");
 }
 
 /// Killed with four in flight; then `stop`; then runs. All four end as unknown and the rest stays unsent.
