@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
-use std::thread::Scope;
+use std::thread::{Builder, Scope};
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -316,6 +316,9 @@ impl<'a> Delivery<'a> {
             // The lease ran out while this process stood still, and is not ours any more.
             return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
         }
+        if !self.hire(self.in_flight + ready.len(), scope, back) {
+            return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
+        }
         let asked = ready.len();
         let answers = std::mem::take(&mut self.answers);
         match self.store.begin(self.lease, ready, answers) {
@@ -331,11 +334,6 @@ impl<'a> Delivery<'a> {
                 self.orders.quota.give(asked - begun.in_flight.len());
                 self.served.begun += begun.in_flight.len() as u64;
                 self.in_flight += begun.in_flight.len();
-                while self.workers < self.in_flight.min(self.orders.concurrency) {
-                    self.workers += 1;
-                    let (pool, sender, back) = (self.pool, self.orders.sender, back.clone());
-                    scope.spawn(move || pool.work(sender, &back));
-                }
                 self.pool.put(begun.in_flight);
             }
             Err(unwritten) => {
@@ -343,6 +341,31 @@ impl<'a> Delivery<'a> {
                 self.owe(unwritten);
             }
         }
+    }
+
+    /// Sees to a worker for each target, up to `concurrency`, before any is begun. A host that is out of threads works with
+    /// those there are; whether there are any.
+    fn hire<'scope>(
+        &mut self,
+        targets: usize,
+        scope: &'scope Scope<'scope, '_>,
+        back: &Back<(InFlight, Outcome)>,
+    ) -> bool
+    where
+        'a: 'scope,
+    {
+        while self.workers < targets.min(self.orders.concurrency) {
+            let (pool, sender, back) = (self.pool, self.orders.sender, back.clone());
+            match Builder::new().spawn_scoped(scope, move || pool.work(sender, &back)) {
+                Ok(_) => self.workers += 1,
+                Err(_) if self.workers > 0 => break,
+                Err(error) => {
+                    self.fail(Error::new(error).context("start a thread that sends"));
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     fn refuse(&mut self, refused: Vec<(Claimed, String)>) {

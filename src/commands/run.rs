@@ -108,19 +108,22 @@ fn every_due_task(
     let mut first = first.into_iter();
     let own = first.next();
     std::thread::scope(|scope| {
-        let others: Vec<_> = first
-            .map(|task| {
-                let (run, known, mut lock) = (&run, &known, Some(Arc::clone(&lock)));
-                scope.spawn(move || {
-                    let mut report = Report::default();
-                    match database.store() {
-                        Ok(mut store) => run.lane(&mut *store, known, task, &mut lock, &mut report),
-                        Err(error) => report.fail(error.context("open a lane's connection")),
-                    }
-                    report
-                })
-            })
-            .collect();
+        let mut others = Vec::new();
+        for task in first {
+            let (run, known, mut lock) = (&run, &known, Some(Arc::clone(&lock)));
+            let lane = move || {
+                let mut report = Report::default();
+                match database.store() {
+                    Ok(mut store) => run.lane(&mut *store, known, task, &mut lock, &mut report),
+                    Err(error) => report.fail(error.context("open a lane's connection")),
+                }
+                report
+            };
+            match std::thread::Builder::new().spawn_scoped(scope, lane) {
+                Ok(lane) => others.push(lane),
+                Err(error) => report.fail(Error::new(error).context("start a lane")),
+            }
+        }
         if let Some(task) = own {
             run.lane(&mut *store, &known, task, &mut Some(lock), &mut report);
         }
