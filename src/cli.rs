@@ -147,7 +147,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "TIME", value_parser = when)]
     pub at: Option<When>,
 
-    /// Not after: a start missed by hours must not go out at night
+    /// Not after: a start missed by hours must not go out at night; RFC 3339 with an offset, or +2h
     #[arg(long, value_name = "TIME", value_parser = when)]
     pub expires: Option<When>,
 
@@ -155,7 +155,7 @@ pub struct CreateArgs {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub priority: i16,
 
-    /// Recipients: CSV with a header, or JSON lines; - reads stdin
+    /// CSV with a header (recipient; other columns become target.params), or JSON lines of recipient and params; - reads stdin
     #[arg(long, value_name = "FILE|-")]
     pub targets: Option<PathBuf>,
 

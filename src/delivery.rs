@@ -377,10 +377,13 @@ impl<'a> Delivery<'a> {
         for (claimed, reason) in &refused {
             log::info!("refused task={} target={}: {reason}", self.lease.task(), claimed.target().id);
         }
+        let last = refused.last().map_or(String::new(), |(_, reason)| reason.clone());
         match self.store.refuse(self.lease, refused) {
             Ok(written) => self.served.refused += written,
             Err(error) => self.fail(error.context("write down targets that cannot be rendered")),
         }
+        self.tally.rejected += count as u32;
+        self.stop_after_rejected(&last);
     }
 
     /// Claims the next batch while the workers are busy with the last. After settle: a returned target is pending again only then.
@@ -473,6 +476,7 @@ impl<'a> Delivery<'a> {
             Consequence::None => self.stop_after_unknowns(),
             Consequence::Hold(asked) => self.hold(asked),
             Consequence::Pause(reason) => self.pause(reason),
+            Consequence::Reject(reason) => self.stop_after_rejected(&reason),
         }
     }
 
@@ -495,18 +499,21 @@ impl<'a> Delivery<'a> {
             Outcome::Unavailable { reason } => {
                 return Consequence::Pause(format!("channel unavailable on {}: {reason}", self.orders.host));
             }
-            Outcome::Rejected { reason } if !self.tally.accepted => {
+            Outcome::Rejected { reason } => {
                 self.tally.rejected += 1;
-                if self.tally.rejected >= STOP_AFTER_REJECTED {
-                    let rejected = self.tally.rejected;
-                    return Consequence::Pause(format!(
-                        "{rejected} targets rejected and none accepted; the last: {reason}"
-                    ));
-                }
+                return Consequence::Reject(reason.clone());
             }
             _ => {}
         }
         Consequence::None
+    }
+
+    /// The message is wrong then, not the people. What could not be rendered counts, too.
+    fn stop_after_rejected(&mut self, last: &str) {
+        let rejected = self.tally.rejected;
+        if rejected >= STOP_AFTER_REJECTED && !self.tally.accepted {
+            self.pause(format!("{rejected} targets rejected and none accepted; the last: {last}"));
+        }
     }
 
     fn count(&mut self, settlement: &Settlement) {
@@ -643,4 +650,5 @@ enum Consequence {
     None,
     Hold(Option<Duration>),
     Pause(String),
+    Reject(String),
 }

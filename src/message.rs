@@ -76,8 +76,29 @@ pub struct Template {
 
 const BODY: &str = "body";
 
+/// The names that a body may use. `task.payload` and `target.params` go on as the application likes.
+const KNOWN: [&str; 8] = [
+    "task.id",
+    "task.name",
+    "task.payload",
+    "target.id",
+    "target.recipient",
+    "target.params",
+    "key",
+    "attempt",
+];
+
+/// Whether a name, as far as it is written out, is one of these or leads to one.
+fn is_known(name: &str) -> bool {
+    KNOWN.iter().any(|known| {
+        let free =
+            matches!(*known, "task.payload" | "target.params") && name.starts_with(&format!("{known}."));
+        free || name == *known || known.starts_with(&format!("{name}."))
+    })
+}
+
 impl Template {
-    /// Errors: what minijinja says of the source, with its line.
+    /// Errors: what minijinja says of the source, with its line; a name that no message has.
     pub fn parse(body: &str, with_attempt: bool) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -85,7 +106,13 @@ impl Template {
         environment
             .add_template_owned(BODY, body.to_owned())
             .map_err(|error| anyhow!("{}", describe(&error, body)))?;
-        Ok(Self { environment, with_attempt })
+        let names = environment.get_template(BODY)?.undeclared_variables(true);
+        let mut unknown: Vec<String> = names.into_iter().filter(|name| !is_known(name)).collect();
+        unknown.sort();
+        match unknown.first() {
+            Some(name) => bail!("unknown variable `{name}`: a body has {}", KNOWN.join(", ")),
+            None => Ok(Self { environment, with_attempt }),
+        }
     }
 }
 
@@ -240,6 +267,17 @@ mod tests {
         assert!(missing.contains("target.params.name"), "{missing}");
         let no_json = render("{\"a\": {{ target.recipient }} x}", None, None).unwrap_err();
         assert!(no_json.contains("line 1 column"), "{no_json}");
+        for (body, name) in [
+            ("{{ kye }}", "kye"),
+            ("{{ target.recipent }}", "target.recipent"),
+            ("{{ task.params.x }}", "task.params.x"),
+        ] {
+            let unknown = render(body, None, None).unwrap_err();
+            assert!(unknown.contains(&format!("unknown variable `{name}`")), "{unknown}");
+        }
+        let known =
+            r#"{% for key in ["a"] %}{% endfor %}{% set x = target %}{{ task.payload.a is defined }}"#;
+        assert_eq!(render(known, None, None).as_deref(), Ok("false"));
         let broken = render("{{ target.recipient", None, None).unwrap_err();
         assert!(broken.contains("line 1"), "{broken}");
         assert!(render("1", Some("{"), None).unwrap_err().contains("payload of the task is not JSON"));

@@ -32,7 +32,7 @@ impl Backoff {
     }
 }
 
-/// So many Rejected in one run on one task, none accepted before them, pause it: the message is wrong, not the people.
+/// So many Rejected (or not to be rendered) in one run on one task, none accepted before them, pause it.
 pub const STOP_AFTER_REJECTED: u32 = 100;
 
 /// So many times in a row not reached hold the channel.

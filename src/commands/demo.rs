@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
 use uuid::Uuid;
 
 use self::endpoint::Endpoint;
@@ -21,7 +22,7 @@ use super::output;
 use crate::cli::{DemoArgs, Global};
 use crate::exit::Exit;
 use crate::moment::Moment;
-use crate::store::{ClaimForm, Database};
+use crate::store::{ClaimForm, Database, Store};
 use crate::target::TargetRow;
 use crate::task::{TaskId, TaskStatus};
 
@@ -144,10 +145,19 @@ concurrency = 8
             "\nCron starts a run on host A, and a second host and a person with --force come beside it."
         )?;
         let bar = self.bar();
+        let store = self.database()?;
+        let mut store = store.store()?;
         let mut cron = self.start("host-a", &["run"])?;
+        self.wait(
+            &bar,
+            "the cron run to begin",
+            began,
+            || matches!(store.task(task), Ok(Some(task)) if task.lease.is_some()),
+        )?;
         let mut forced = self.start("host-a", &["run", "--task-id", &task.to_string(), "--force"])?;
         let mut second = self.start("host-b", &["run"])?;
         self.wait(&bar, "deliveries", began, || self.endpoint.delivered() * 3 >= self.targets as usize)?;
+        stop_in_mid_flight(&cron, &mut *store, task)?;
         cron.kill().context("kill the cron run")?;
         cron.wait()?;
         let at_kill = self.endpoint.delivered();
@@ -156,8 +166,6 @@ concurrency = 8
         })?;
 
         let mut minutes = 0;
-        let store = self.database()?;
-        let mut store = store.store()?;
         while store.task(task)?.is_none_or(|task| task.status != TaskStatus::Finished) {
             self.wait(&bar, "the end of a run", began, || {
                 matches!(forced.try_wait(), Ok(Some(_))) && matches!(second.try_wait(), Ok(Some(_)))
@@ -258,7 +266,7 @@ concurrency = 8
 
     /// Shows a command, runs it, and shows and returns what it printed.
     fn step(&self, out: &mut dyn Write, args: &[&str]) -> Result<String> {
-        writeln!(out, "$ batch-send {}", args.join(" "))?;
+        writeln!(out, "$ batch-send --config {} {}", self.config("host-a").display(), args.join(" "))?;
         let done =
             self.command("host-a", args)?.output().with_context(|| format!("run batch-send {}", args[0]))?;
         let printed = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -308,6 +316,32 @@ concurrency = 8
         ProgressBar::new(self.targets.into())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
+}
+
+/// Stops the run (SIGSTOP) at a moment when messages of its own are in flight: others' are answered meanwhile, its own stay
+/// `sending`. A run that is between two of them is let go on for a moment.
+fn stop_in_mid_flight(run: &Child, store: &mut dyn Store, task: TaskId) -> Result<()> {
+    let pid = Pid::from_child(run);
+    let mut sending = || {
+        let mut ids = Vec::new();
+        store.targets(task, &["sending"], &mut |row| {
+            ids.push(row.id);
+            Ok(())
+        })?;
+        Ok::<_, anyhow::Error>(ids)
+    };
+    for _ in 0..20 {
+        kill_process(pid, Signal::STOP).context("stop the cron run")?;
+        std::thread::sleep(LATENCY * 4);
+        let before = sending()?;
+        std::thread::sleep(LATENCY * 4);
+        if sending()?.iter().any(|id| before.contains(id)) {
+            break;
+        }
+        kill_process(pid, Signal::CONT).context("let the cron run go on")?;
+        std::thread::sleep(LATENCY / 2);
+    }
+    Ok(())
 }
 
 /// A TOML string.

@@ -75,7 +75,11 @@ fn every_due_task(
                 holder.since.elapsed().as_secs() / 60
             ));
         }
-        Locking::Busy(_) => return Ok(Exit::Done),
+        Locking::Busy(holder) => {
+            let pid = holder.map_or("unknown".into(), |holder| holder.pid.to_string());
+            log::info!("another run is at work on this host (pid {pid}): nothing to do here");
+            return Ok(Exit::Done);
+        }
     };
     let mut store = database.store()?;
     let installation = super::installation(&mut *store)?;
@@ -101,6 +105,7 @@ fn every_due_task(
         first.push(task);
     }
     if first.is_empty() {
+        log::info!("nothing is due");
         return Ok(report.exit());
     }
     let journal = Journal::create(&config.state_dir, installation)?;

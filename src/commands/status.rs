@@ -112,6 +112,9 @@ fn in_full(task: &Task, counts: &Counts, out: &mut dyn Write) -> Result<()> {
     let id = task.id;
     match task.status {
         TaskStatus::Draft => writeln!(out, "nothing of it is sent before `batch-send task start {id}`")?,
+        TaskStatus::Paused if task.expired => {
+            writeln!(out, "it goes on with `batch-send task resume {id} --until TIME|never`")?;
+        }
         TaskStatus::Paused => writeln!(out, "it goes on with `batch-send task resume {id}`")?,
         TaskStatus::Pending | TaskStatus::Finished | TaskStatus::Cancelled => {}
     }
@@ -157,7 +160,7 @@ fn notes(task: &Task, counts: &Counts) -> Vec<String> {
             targets(left(counts))
         ));
     }
-    if counts.failed > 0 {
+    if counts.failed > 0 && task.status != TaskStatus::Cancelled {
         notes.push(format!(
             "{} failed: `batch-send retry {id}` gives each one more attempt",
             targets(counts.failed)

@@ -231,7 +231,7 @@ impl Fault {
             1142 | 1143 | 1227 | 1370 => usage(format!("the database user lacks a privilege: {text}")),
             1146 | 1054 => Self::Missing(
                 Trouble::usage(format!(
-                    "the tables are not as this batch-send knows them: {text}; run `batch-send migrate`"
+                    "the tables are not as this batch-send knows them: {text}; run `batch-send migrate`, and if that finds nothing to do they were changed by hand"
                 ))
                 .into(),
             ),
@@ -487,7 +487,7 @@ impl Connection {
             if tries == TRIES || started.elapsed() > patience {
                 return Err(fault);
             }
-            log::info!("try {tries} of {TRIES}: {why:#}");
+            log::debug!("try {tries} of {TRIES}: {why:#}");
             let most = wait << tries.min(5);
             std::thread::sleep(Duration::from_millis(fastrand::u64(most / 2..=most)));
         }
