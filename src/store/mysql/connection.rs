@@ -260,6 +260,13 @@ pub(super) struct Reply {
     pub id: u64,
 }
 
+impl Reply {
+    fn bytes(&self) -> usize {
+        const FRAME: usize = 32;
+        FRAME + self.rows.iter().map(Cells::bytes).sum::<usize>()
+    }
+}
+
 /// One row, read from left to right.
 pub(super) struct Cells {
     columns: Arc<[Column]>,
@@ -269,6 +276,11 @@ pub(super) struct Cells {
 impl Cells {
     fn new(row: Row) -> Self {
         Self { columns: row.columns(), values: row.unwrap().into_iter() }
+    }
+
+    fn bytes(&self) -> usize {
+        let values = self.values.as_slice().iter();
+        values.map(|value| if let Value::Bytes(bytes) = value { bytes.len() + 4 } else { 4 }).sum()
     }
 
     pub fn text(&mut self) -> Option<String> {
@@ -329,6 +341,8 @@ pub(super) struct Connection {
     conn: Option<Conn>,
     /// A text began a transaction, and none has ended it yet.
     in_transaction: bool,
+    /// Bytes of answers read through `conn`, about.
+    read: usize,
     pub server: Server,
 }
 
@@ -342,6 +356,10 @@ const SESSION: &str = "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'STRI
 /// How a text begins that is one transaction, and how it ends.
 pub(super) const BEGIN: &str = "START TRANSACTION; ";
 pub(super) const COMMIT: &str = "COMMIT";
+
+/// After so many bytes a connection is exchanged for a new one. The driver reads into a buffer of 4 MiB from its front to its
+/// end before it uses the front again, so that each lane's connection would come to hold all of it.
+const READ_MOST: usize = 1 << 20;
 
 /// How often, and for how long, a piece of work is tried.
 const TRIES: u32 = 8;
@@ -359,6 +377,7 @@ impl Connection {
             place: settings.place.clone(),
             conn: None,
             in_transaction: false,
+            read: 0,
             server: Server::default(),
         };
         connection.conn = Some(connection.connect().map_err(Fault::into_error)?);
@@ -429,6 +448,7 @@ impl Connection {
         match ask(&mut conn, text) {
             Ok(replies) => {
                 self.conn = Some(conn);
+                self.read += replies.iter().map(Reply::bytes).sum::<usize>();
                 self.in_transaction = (was_open || text.starts_with(BEGIN)) && !text.ends_with(COMMIT);
                 Ok(replies)
             }
@@ -460,6 +480,7 @@ impl Connection {
         patience: Duration,
         mut work: impl FnMut(&mut Self, bool) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        self.freshen();
         let started = Moment::now();
         let mut lost = false;
         let mut tries = 0;
@@ -490,6 +511,16 @@ impl Connection {
             log::debug!("try {tries} of {TRIES}: {why:#}");
             let most = wait << tries.min(5);
             std::thread::sleep(Duration::from_millis(fastrand::u64(most / 2..=most)));
+        }
+    }
+
+    /// Exchanges a connection that has read much; where no other is to be had, this one goes on.
+    fn freshen(&mut self) {
+        if self.read > READ_MOST && !self.in_transaction {
+            self.read = 0;
+            if let Ok(conn) = self.connect() {
+                self.conn = Some(conn);
+            }
         }
     }
 
