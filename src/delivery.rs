@@ -29,6 +29,9 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// How long the lane waits for an answer before it looks at signals and the budget again.
 const TICK: Duration = Duration::from_millis(100);
 
+/// A claim holds no more than about so many bytes of params: a lane's memory does not depend on what an application puts there.
+const CLAIM_BYTES: usize = 4 << 20;
+
 /// A claim holds about so much sending: what is claimed and cannot be sent soon is held back from other runs for nothing.
 const CLAIM_SPAN: Duration = Duration::from_secs(2);
 
@@ -168,6 +171,7 @@ pub fn serve(
             renewed: Moment::now(),
             began: Moment::now(),
             answered: 0,
+            weight: 0,
             dry: false,
             unreached: 0,
             held: None,
@@ -198,6 +202,8 @@ struct Delivery<'a> {
     renewed: Moment,
     began: Moment,
     answered: u64,
+    /// Bytes of a target, on the average of the last claim.
+    weight: usize,
     /// The last look found nothing to claim.
     dry: bool,
     /// Not reached, so many times in a row.
@@ -399,7 +405,8 @@ impl<'a> Delivery<'a> {
         if !self.may_begin() || self.dry || self.stock.len() >= most {
             return;
         }
-        let batch = span.clamp(most.min(self.orders.batch), self.orders.batch);
+        let light = self.orders.batch.min(CLAIM_BYTES / self.weight.max(1)).max(1);
+        let batch = span.clamp(most.min(light), light);
         let batch = self.orders.quota.take(batch.saturating_sub(self.stock.len()).max(1));
         if batch == 0 {
             if self.stock.is_empty() {
@@ -411,6 +418,8 @@ impl<'a> Delivery<'a> {
             Ok(claimed) => {
                 self.orders.quota.give(batch - claimed.len());
                 self.dry = claimed.is_empty();
+                let bytes: usize = claimed.iter().map(|claimed| claimed.target().bytes()).sum();
+                self.weight = bytes / claimed.len().max(1);
                 self.stock.extend(claimed);
             }
             Err(error) => {

@@ -19,6 +19,13 @@ pub struct Target {
     pub in_doubt: bool,
 }
 
+impl Target {
+    /// How much memory its texts take.
+    pub fn bytes(&self) -> usize {
+        self.recipient.len() + self.params.as_ref().map_or(0, String::len)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetStatus {
     Pending,
