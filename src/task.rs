@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use std::time::Duration;
 
+use crate::target::TargetStatus;
+
 pub type TaskId = u64;
 
 /// A task as the database has it.
@@ -112,6 +114,20 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts `number` targets in the status of this word.
+    pub fn add(&mut self, word: &str, number: u64) {
+        *match TargetStatus::from_word(word) {
+            Some(TargetStatus::Pending) => &mut self.pending,
+            Some(TargetStatus::Processing) => &mut self.processing,
+            Some(TargetStatus::Sending) => &mut self.sending,
+            Some(TargetStatus::Sent) => &mut self.sent,
+            Some(TargetStatus::Failed) => &mut self.failed,
+            Some(TargetStatus::Retry) => &mut self.retry,
+            Some(TargetStatus::Unknown) => &mut self.unknown,
+            None => &mut self.invalid,
+        } += number;
+    }
+
     pub fn total(&self) -> u64 {
         self.pending
             + self.processing

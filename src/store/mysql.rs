@@ -25,7 +25,6 @@ use self::settle::strip;
 use self::sql::*;
 use super::late::{Meaning, duplicate, forgets, meaning};
 use super::*;
-use crate::target::TargetStatus;
 use crate::task::Holder;
 use crate::trouble::Trouble;
 

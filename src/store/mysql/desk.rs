@@ -532,7 +532,7 @@ impl MySql {
                         );
                         let rows = explained_rows(connection, &text)?;
                         // The optimizer never says none.
-                        add_count(&mut counts, status, if rows > 1 { rows } else { 0 });
+                        counts.add(status, if rows > 1 { rows } else { 0 });
                     }
                     Ok(Some(counts))
                 })?;
@@ -549,7 +549,7 @@ impl MySql {
                 format!("SELECT task_id, status, COUNT(*) FROM {target} {which} GROUP BY task_id, status");
             for mut row in self.read("count targets", &text)? {
                 let (id, status, count) = (row.number()?, row.word(), row.number()?);
-                add_count(counted.entry(id).or_default(), &status, count);
+                counted.entry(id).or_default().add(&status, count);
             }
         }
         for tasks in tasks.chunks(CHUNK) {
@@ -565,20 +565,6 @@ impl MySql {
         }
         Ok(counted)
     }
-}
-
-fn add_count(counts: &mut Counts, status: &str, count: u64) {
-    let of = match TargetStatus::from_word(status) {
-        Some(TargetStatus::Pending) => &mut counts.pending,
-        Some(TargetStatus::Processing) => &mut counts.processing,
-        Some(TargetStatus::Sending) => &mut counts.sending,
-        Some(TargetStatus::Sent) => &mut counts.sent,
-        Some(TargetStatus::Failed) => &mut counts.failed,
-        Some(TargetStatus::Retry) => &mut counts.retry,
-        Some(TargetStatus::Unknown) => &mut counts.unknown,
-        None => &mut counts.invalid,
-    };
-    *of += count;
 }
 
 /// Brings the schema to our version, under the named lock. Each file can be applied again after a part of it was.

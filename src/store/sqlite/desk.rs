@@ -417,16 +417,7 @@ fn count(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
     for (word, number) in tx.all(&sql, [task.cast_signed()], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
     })? {
-        *match TargetStatus::from_word(&word) {
-            Some(TargetStatus::Pending) => &mut counts.pending,
-            Some(TargetStatus::Processing) => &mut counts.processing,
-            Some(TargetStatus::Sending) => &mut counts.sending,
-            Some(TargetStatus::Sent) => &mut counts.sent,
-            Some(TargetStatus::Failed) => &mut counts.failed,
-            Some(TargetStatus::Retry) => &mut counts.retry,
-            Some(TargetStatus::Unknown) => &mut counts.unknown,
-            None => &mut counts.invalid,
-        } += number;
+        counts.add(&word, number);
     }
     if counts.sending > 0 {
         let sql = format!(
