@@ -39,20 +39,37 @@ impl Kind {
     }
 }
 
+/// Words that must not show, though a server or a program may repeat them in its answer.
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Words of less than four characters are no secrets, and would be found everywhere.
+    pub fn new<'a>(words: impl Iterator<Item = &'a str>) -> Self {
+        let mut secrets: Vec<String> = words.filter(|word| word.len() > 3).map(str::to_owned).collect();
+        // The whole before its parts.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self(secrets)
+    }
+
+    pub fn hide(&self, text: &mut String) {
+        for secret in &self.0 {
+            if text.contains(secret) {
+                *text = text.replace(secret, "[hidden]");
+            }
+        }
+    }
+}
+
 /// A sender whose answers never show certain words: what came from the environment into its settings, and may come back in
 /// the answer of a server or of a program.
 pub struct Discreet {
     sender: Box<dyn Sender>,
-    secrets: Vec<String>,
+    secrets: Secrets,
 }
 
 impl Discreet {
-    /// Words of less than four characters are no secrets, and would be found everywhere.
     pub fn new(sender: Box<dyn Sender>, secrets: &[String]) -> Self {
-        let mut secrets: Vec<String> = secrets.iter().filter(|secret| secret.len() > 3).cloned().collect();
-        // The whole before its parts.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        Self { sender, secrets }
+        Self { sender, secrets: Secrets::new(secrets.iter().map(String::as_str)) }
     }
 }
 
@@ -67,11 +84,7 @@ impl Sender for Discreet {
             | Outcome::Unavailable { reason } => Some(reason),
         };
         if let Some(text) = text {
-            for secret in &self.secrets {
-                if text.contains(secret) {
-                    *text = text.replace(secret, "[hidden]");
-                }
-            }
+            self.secrets.hide(text);
         }
         outcome
     }

@@ -23,7 +23,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::message::Message;
 use crate::moment::Moment;
-use crate::sender::{Outcome, Sender, Toll};
+use crate::sender::{Outcome, Secrets, Sender, Toll};
 use crate::target::TargetId;
 use crate::trouble::Trouble;
 use transport::{Seen, Step};
@@ -83,7 +83,7 @@ pub struct Http {
     receipt: Option<String>,
     timeout: Duration,
     /// What must not show in a reason, though a server may repeat it in its answer.
-    secrets: Vec<String>,
+    secrets: Secrets,
 }
 
 impl Http {
@@ -194,9 +194,7 @@ impl Http {
                 line
             },
         );
-        for secret in &self.secrets {
-            text = text.replace(secret, "[hidden]");
-        }
+        self.secrets.hide(&mut text);
         text.chars().take(SHOWN_BODY).collect()
     }
 }
@@ -409,7 +407,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCerts> {
 }
 
 /// The password of the URL, and the values of headers, whole and by word but for the first ("Bearer" is no secret).
-fn secrets(url: &Uri, headers: &BTreeMap<String, String>) -> Vec<String> {
+fn secrets(url: &Uri, headers: &BTreeMap<String, String>) -> Secrets {
     let plain = ["content-type", "accept", "user-agent", "host"];
     let values = headers
         .iter()
@@ -418,9 +416,5 @@ fn secrets(url: &Uri, headers: &BTreeMap<String, String>) -> Vec<String> {
     let userinfo =
         url.authority().and_then(|all| all.as_str().rsplit_once('@')).map(|(userinfo, _)| userinfo);
     let password = userinfo.map(|all| all.split_once(':').map_or(all, |(_, password)| password));
-    let mut secrets: Vec<String> =
-        values.chain(password).filter(|secret| secret.len() > 3).map(str::to_owned).collect();
-    // The whole before its parts.
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    secrets
+    Secrets::new(values.chain(password))
 }
