@@ -4,15 +4,20 @@ mod server;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
+use ureq::http::header::{DATE, RETRY_AFTER};
 use uuid::Uuid;
 
+use super::exchange::{Answer, End, INPUT_BUFFER};
+use super::transport::Step;
 use super::*;
 use crate::message::{TargetPart, TaskPart};
+use crate::sender::Toll;
 use server::{Identity, PATIENCE, Peer, Seen, Server, answer};
 
 /// For servers that never answer.
@@ -172,12 +177,17 @@ mod before_the_first_byte {
         assert_eq!(server.finish().connections, 0);
     }
 
+    /// As by a run that was stopped after `send` had looked at the time.
+    fn asked_too_late(http: &Http) -> (Result<Answer, ureq::Error>, transport::Seen) {
+        transport::watch(Moment::now(), || http.client.ask(http.request(BODY), http.bounds(soon())))
+    }
+
     #[test]
     fn a_run_that_was_stopped_after_connecting_sends_nothing() {
         let server = Server::plain(|peer| while peer.read().is_some() {});
         let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
-        let (answer, seen) = transport::watch(Moment::now(), || http.exchange(BODY));
-        let outcome = http.unanswered(&answer.err().unwrap(), seen.step);
+        let (answer, seen) = asked_too_late(&http);
+        let outcome = exchange::unanswered(&answer.err().unwrap(), seen.step, PATIENCE, &http.secrets);
         assert_eq!(outcome, Outcome::too_late());
         drop(http);
         let seen = server.finish();
@@ -189,7 +199,7 @@ mod before_the_first_byte {
         let server = Server::plain(always_ok);
         let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), soon()), accepted(None));
-        let (_, seen) = transport::watch(Moment::now(), || http.exchange(BODY));
+        let (_, seen) = asked_too_late(&http);
         assert_eq!(seen.step, Step::TooLate);
         drop(http);
         assert_eq!(server.finish().requests.len(), 1);
@@ -391,7 +401,7 @@ mod the_table {
     }
 
     fn kind(answer: &Answer) -> &'static str {
-        match outcome(answer, "why".into()) {
+        match answers::table(answer, "why".into()) {
             Outcome::Accepted { .. } => "accepted",
             Outcome::Deferred { toll: Toll::Attempt, after: None, .. } => "deferred",
             Outcome::Deferred { toll: Toll::Hold, .. } => "hold",
@@ -435,7 +445,7 @@ mod the_table {
         if let Some(date) = date {
             headers.insert(DATE, date.parse().unwrap());
         }
-        super::retry_after(&headers)
+        exchange::retry_after(&headers)
     }
 
     #[test]
@@ -630,6 +640,34 @@ mod a_request {
         drop(http);
         let seen = server.finish();
         assert_eq!((seen.connections, seen.requests.len()), (1, 2));
+    }
+
+    /// For a channel that spends a part of its time on another request.
+    #[test]
+    fn may_have_less_time_than_the_channel_on_the_same_connection() {
+        let identity = Identity::of("127.0.0.1");
+        let server = Server::tls(&identity, |peer| {
+            for _ in 0..2 {
+                peer.read();
+                peer.say(&answer("200 OK", "{}"));
+            }
+            peer.read();
+            peer.hang();
+        });
+        let file = ca_file(&identity);
+        let settings = Settings { ca_file: Some(file.path().into()), ..settings(server.tls_url()) };
+        let http = Http::open(&settings, PATIENCE, 1).unwrap();
+        let ask = |timeout| {
+            let bounds = Bounds { timeout, ..http.bounds(soon()) };
+            http.client.exchange(http.request(BODY), bounds, &http.secrets).map(|answer| answer.status)
+        };
+        assert_eq!((ask(PATIENCE), ask(PATIENCE / 2)), (Ok(200), Ok(200)));
+        let before = Moment::now();
+        assert_unknown(&ask(SHORT).unwrap_err());
+        assert!(before.elapsed() < PATIENCE / 2);
+        drop(http);
+        let seen = server.finish();
+        assert_eq!((seen.connections, seen.requests.len()), (1, 3));
     }
 
     #[test]
