@@ -26,14 +26,16 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 use clap::ValueEnum;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use uuid::Uuid;
 
 use self::environment::{Environment, environment, expand, percent_encoded, text_of};
 use self::section::{Section, neighbour, out_of};
 use crate::cli::{Global, LogFormat, duration};
-use crate::message::Template;
-use crate::sender::{Discreet, Kind, Sender, exec, file, http};
+use crate::message::{Renderer, Template};
+use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
+use crate::task::Task;
 use crate::trouble::Trouble;
 use crate::who;
 
@@ -53,8 +55,7 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 const IN_FLIGHT_MOST: usize = 1024;
 
 /// Keys and kinds that have their name already.
-const LATER_KEYS: [&str; 8] =
-    ["answers", "idempotency_header", "idempotent_for", "rate", "redirect_to", "sign", "time_zone", "window"];
+const LATER_KEYS: [&str; 6] = ["answers", "idempotency_header", "rate", "sign", "time_zone", "window"];
 const LATER_KINDS: [&str; 2] = ["smtp", "wechat"];
 const KINDS: [&str; 3] = ["exec", "file", "http"];
 
@@ -96,7 +97,9 @@ pub struct Channel {
     /// How many targets more than idle senders may be begun. Faster on a fast channel, and a crash leaves as many more unknown.
     pub ahead: usize,
     pub policy: Policy,
-    pub body: Option<Template>,
+    pub template: Option<Template>,
+    /// Everything goes to this recipient instead: for staging.
+    pub redirect_to: Option<String>,
     kind: Kind,
     /// Where this channel is written, for the errors of `sender`.
     place: String,
@@ -224,6 +227,16 @@ impl Run {
 }
 
 impl Channel {
+    /// Renders this channel's messages of one task.
+    pub fn renderer<'a>(&'a self, installation: Uuid, task: &'a Task) -> Renderer<'a> {
+        Renderer::new(installation, task, self.template.as_ref(), self.redirect_to.as_deref())
+    }
+
+    /// How long one send may take, from its begin to its answer: what claims, runs and locks must outlast.
+    pub fn longest(&self) -> Duration {
+        self.kind.longest(self.timeout)
+    }
+
     /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the
     /// kind refuses.
     pub fn sender(&self, lanes: usize) -> Result<Box<dyn Sender>> {
@@ -234,10 +247,13 @@ impl Channel {
                 self.place
             )));
         }
-        let sender = self
-            .kind
-            .open(self.timeout, self.concurrency * lanes)
-            .map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
+        let exchange = Exchange {
+            timeout: self.timeout,
+            concurrency: self.concurrency * lanes,
+            keyed: self.policy.idempotent_for.is_some(),
+        };
+        let sender =
+            self.kind.open(&exchange).map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
         if self.secrets.is_empty() {
             return Ok(sender);
         }
@@ -268,12 +284,13 @@ impl Channel {
         let timeout = section.duration("timeout", 10 * SECOND, MS..=10 * MINUTE)?;
         let concurrency = section.integer("concurrency", 8, 1..=256)?;
         let ahead = section.integer("ahead", 0, 0..=10_000)?;
-        let policy = Policy {
+        let mut policy = Policy {
             max_attempts: section.integer("max_attempts", 5, 1..=100)?,
             backoff: section.backoff()?,
             stop_after_unknown: section.integer("stop_after_unknown", 5, 1..=u16::MAX)?,
-            idempotent_for: None,
+            idempotent_for: section.optional_duration("idempotent_for", MS..=30 * DAY)?,
         };
+        let redirect_to = section.string("redirect_to")?;
         let body = section.string("body")?;
         if lanes * concurrency > IN_FLIGHT_MOST {
             return Err(section.refuse(format!(
@@ -330,13 +347,33 @@ impl Channel {
                 )));
             }
         };
-        let body = body
-            .map(|body| Template::parse(&body, true))
+        policy.idempotent_for = section.idempotent_for(&policy, &kind, timeout)?;
+        let with_attempt = policy.idempotent_for.is_none();
+        let template = body
+            .map(|body| Template::json(&body, with_attempt))
             .transpose()
             .map_err(|error| section.refuse(format!("{} cannot be read: {error:#}", section.key("body"))))?;
+        if redirect_to.as_deref().is_some_and(|recipient| recipient.trim().is_empty()) {
+            return Err(section.refuse(format!(
+                "{} is empty: name the one recipient of everything, or take it out",
+                section.key("redirect_to")
+            )));
+        }
         let place = format!("{}: [{}]", section.file.display(), section.name);
         let secrets = given.into_inner();
-        Ok(Self { name, timeout, concurrency, ahead, policy, body, kind, place, unset, secrets })
+        Ok(Self {
+            name,
+            timeout,
+            concurrency,
+            ahead,
+            policy,
+            template,
+            redirect_to,
+            kind,
+            place,
+            unset,
+            secrets,
+        })
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Message {
     pub attempt: u16,
     pub task: Arc<TaskPart>,
     pub target: TargetPart,
-    /// The rendered `body` of the channel, JSON on one line; absent without one.
+    /// The rendered templates of the channel, JSON on one line: its `body`, or each of its texts by name; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Box<RawValue>>,
 }
@@ -67,16 +67,26 @@ pub fn key(installation: Uuid, task: &Task, target: &Target) -> Uuid {
     Uuid::new_v5(&installation, name.as_bytes())
 }
 
-/// A channel's `body`, parsed once.
+/// A channel's templates, parsed once.
 pub struct Template {
     environment: Environment<'static>,
-    /// `attempt` would make a resend differ from the first, so that an idempotent channel has none.
-    with_attempt: bool,
+    form: Form,
+}
+
+/// What the rendered templates make.
+enum Form {
+    /// One template, whose values are escaped as JSON, renders the JSON itself.
+    Json,
+    /// Each template renders a text; together they are a JSON object of strings, in this order.
+    Texts(Vec<String>),
 }
 
 const BODY: &str = "body";
 
-/// The names that a body may use. `task.payload` and `target.params` go on as the application likes.
+/// The text whose values are escaped as HTML.
+const HTML: &str = "html";
+
+/// The names that a template may use. `task.payload` and `target.params` go on as the application likes.
 const KNOWN: [&str; 8] = [
     "task.id",
     "task.name",
@@ -98,20 +108,61 @@ fn is_known(name: &str) -> bool {
 }
 
 impl Template {
-    /// Errors: what minijinja says of the source, with its line; a name that no message has.
-    pub fn parse(body: &str, with_attempt: bool) -> Result<Self> {
+    /// A `body` that renders to JSON. `with_attempt`: it may use `attempt`; where a resend must be the same as the first, it may not. Errors:
+    /// what minijinja says of the source, with its line; a name that no message has.
+    pub fn json(body: &str, with_attempt: bool) -> Result<Self> {
+        Self::parse(&[(BODY, body)], Form::Json, with_attempt)
+    }
+
+    /// Texts by name; in the one named `html` values are escaped as HTML, in the others they stand as they are. Errors: as above,
+    /// with the text's name.
+    pub fn texts(texts: &[(&str, &str)], with_attempt: bool) -> Result<Self> {
+        let names = texts.iter().map(|(name, _)| (*name).to_owned()).collect();
+        Self::parse(texts, Form::Texts(names), with_attempt)
+    }
+
+    fn parse(sources: &[(&str, &str)], form: Form, with_attempt: bool) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_auto_escape_callback(|_| AutoEscape::Json);
-        environment
-            .add_template_owned(BODY, body.to_owned())
-            .map_err(|error| anyhow!("{}", describe(&error, body)))?;
-        let names = environment.get_template(BODY)?.undeclared_variables(true);
-        let mut unknown: Vec<String> = names.into_iter().filter(|name| !is_known(name)).collect();
-        unknown.sort();
-        match unknown.first() {
-            Some(name) => bail!("unknown variable `{name}`: a body has {}", KNOWN.join(", ")),
-            None => Ok(Self { environment, with_attempt }),
+        let is_json = matches!(form, Form::Json);
+        environment.set_auto_escape_callback(move |name| match name {
+            _ if is_json => AutoEscape::Json,
+            HTML => AutoEscape::Html,
+            _ => AutoEscape::None,
+        });
+        for (name, source) in sources {
+            environment
+                .add_template_owned((*name).to_owned(), (*source).to_owned())
+                .map_err(|error| anyhow!("{}", describe(&error, name, source)))?;
+            let names = environment.get_template(name)?.undeclared_variables(true);
+            if names.contains("attempt") && !with_attempt {
+                bail!(
+                    "`attempt` would make a message differ each time, and with `idempotent_for` each must be the same"
+                );
+            }
+            let unknown = names.into_iter().filter(|name| !is_known(name)).min();
+            if let Some(unknown) = unknown {
+                bail!("unknown variable `{unknown}` in the {name}: it may use {}", KNOWN.join(", "));
+            }
+        }
+        Ok(Self { environment, form })
+    }
+
+    /// JSON on one line.
+    fn render(&self, context: minijinja::Value) -> Result<Box<RawValue>> {
+        let text = |name: &str| {
+            let source = self.environment.get_template(name)?;
+            source.render(&context).map_err(|error| anyhow!("{}", describe(&error, name, source.source())))
+        };
+        match &self.form {
+            Form::Json => {
+                json(Some(&text(BODY)?)).map_err(|error| anyhow!("the rendered {BODY} is not JSON: {error}"))
+            }
+            Form::Texts(names) => {
+                let texts = names.iter().map(|name| Ok((name.clone(), text(name)?.into())));
+                let texts = texts.collect::<Result<serde_json::Map<_, _>>>()?;
+                Ok(serde_json::value::to_raw_value(&texts)?)
+            }
         }
     }
 }
@@ -123,15 +174,22 @@ pub struct Renderer<'a> {
     part: Result<Arc<TaskPart>, String>,
     payload: minijinja::Value,
     template: Option<&'a Template>,
+    /// Everything goes to this recipient instead.
+    redirect_to: Option<&'a str>,
 }
 
 impl<'a> Renderer<'a> {
-    pub fn new(installation: Uuid, task: &'a Task, template: Option<&'a Template>) -> Self {
+    pub fn new(
+        installation: Uuid,
+        task: &'a Task,
+        template: Option<&'a Template>,
+        redirect_to: Option<&'a str>,
+    ) -> Self {
         let part = json(task.payload.as_deref())
             .map_err(|error| format!("payload of the task is not JSON: {error}"));
         let payload = part.as_ref().map_or(minijinja::Value::UNDEFINED, |raw| value(raw));
         let part = part.map(|payload| Arc::new(TaskPart { id: task.id, name: task.name.clone(), payload }));
-        Self { installation, task, part, payload, template }
+        Self { installation, task, part, payload, template, redirect_to }
     }
 
     /// The message of the next attempt of `target`. Errors are about this target alone, and name what is
@@ -144,35 +202,22 @@ impl<'a> Renderer<'a> {
         }
         let key = key(self.installation, self.task, target);
         let attempt = target.attempts.saturating_add(1);
+        let recipient = self.redirect_to.unwrap_or(&target.recipient).to_owned();
+        let target = TargetPart { id: target.id, recipient, params };
         let body =
-            self.template.map(|template| self.body(template, target, &params, key, attempt)).transpose()?;
-        let target = TargetPart { id: target.id, recipient: target.recipient.clone(), params };
+            self.template.map(|template| template.render(self.context(&target, key, attempt))).transpose()?;
         Ok(Message { key, attempt, task: part, target, body })
     }
 
-    fn body(
-        &self,
-        template: &Template,
-        target: &Target,
-        params: &RawValue,
-        key: Uuid,
-        attempt: u16,
-    ) -> Result<Box<RawValue>> {
+    fn context(&self, target: &TargetPart, key: Uuid, attempt: u16) -> minijinja::Value {
         use minijinja::context;
-        let shared = context! {
+        let TargetPart { id, recipient, params } = target;
+        context! {
             task => context! { id => self.task.id, name => &self.task.name, payload => &self.payload },
-            target => context! { id => target.id, recipient => &target.recipient, params => value(params) },
+            target => context! { id => id, recipient => recipient, params => value(params) },
             key => key.to_string(),
-        };
-        let context = if template.with_attempt {
-            context! { attempt => attempt, ..shared }
-        } else {
-            shared
-        };
-        let source = template.environment.get_template(BODY)?;
-        let text =
-            source.render(context).map_err(|error| anyhow!("{}", describe(&error, source.source())))?;
-        json(Some(&text)).map_err(|error| anyhow!("the rendered body is not JSON: {error}"))
+            attempt => attempt,
+        }
     }
 }
 
@@ -189,12 +234,12 @@ fn value(raw: &RawValue) -> minijinja::Value {
 }
 
 /// minijinja's words, with the expression that is undefined: "undefined value" alone does not say which.
-fn describe(error: &minijinja::Error, source: &str) -> String {
+fn describe(error: &minijinja::Error, name: &str, source: &str) -> String {
     let text = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
-    let line = error.line().map_or(String::new(), |line| format!(" in line {line} of the body"));
+    let line = error.line().map_or(String::new(), |line| format!(" in line {line} of the {name}"));
     match error.range().and_then(|range| source.get(range)) {
         Some(expression) if error.kind() == minijinja::ErrorKind::UndefinedError => {
             format!("undefined variable `{}`{line}", expression.trim())
@@ -243,8 +288,8 @@ mod tests {
 
     fn render(body: &str, payload: Option<&str>, params: Option<&str>) -> Result<String, String> {
         let task = task(payload);
-        let template = Template::parse(body, true).map_err(|error| error.to_string())?;
-        let message = Renderer::new(Uuid::nil(), &task, Some(&template))
+        let template = Template::json(body, true).map_err(|error| error.to_string())?;
+        let message = Renderer::new(Uuid::nil(), &task, Some(&template), None)
             .render(&target(params))
             .map_err(|error| format!("{error:#}"))?;
         Ok(message.body.unwrap().get().to_owned())
@@ -286,11 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn attempt_is_hidden_from_a_channel_that_must_repeat_itself() {
-        let task = task(None);
-        let template = Template::parse("{{ attempt }}", false).unwrap();
-        let error = Renderer::new(Uuid::nil(), &task, Some(&template)).render(&target(None)).unwrap_err();
-        assert!(error.to_string().contains("attempt"), "{error}");
+    fn attempt_is_refused_on_a_channel_that_must_repeat_itself() {
+        let error = Template::json("{{ attempt }}", false).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("`attempt`"), "{error}");
     }
 
     #[test]
@@ -313,9 +356,43 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_an_object_of_strings_in_which_only_html_is_escaped() {
+        let task = task(None);
+        let texts = [
+            ("subject", "Hi {{ target.params.name }}"),
+            ("html", "<p>{{ target.params.name }}</p>\n"),
+            ("text", "{{ target.params.name }}"),
+        ];
+        let template = Template::texts(&texts, true).unwrap();
+        let renderer = Renderer::new(Uuid::nil(), &task, Some(&template), None);
+        let message = renderer.render(&target(Some(r#"{"name": "<Ann> & \"Bo\""}"#))).unwrap();
+        let body = message.body.unwrap();
+        let texts: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body.get()).unwrap();
+        let names: Vec<&str> = texts.keys().map(String::as_str).collect();
+        assert_eq!(names, ["subject", "html", "text"]);
+        assert_eq!(texts["subject"], r#"Hi <Ann> & "Bo""#);
+        assert_eq!(texts["text"], r#"<Ann> & "Bo""#);
+        assert_eq!(texts["html"], "<p>&lt;Ann&gt; &amp; &quot;Bo&quot;</p>");
+        let missing = renderer.render(&target(None)).unwrap_err().to_string();
+        assert_eq!(missing, "undefined variable `target.params.name` in line 1 of the subject");
+        let unknown = Template::texts(&[("text", "{{ kye }}")], true).map(|_| ()).unwrap_err().to_string();
+        assert!(unknown.contains("`kye` in the text"), "{unknown}");
+    }
+
+    #[test]
+    fn what_is_redirected_goes_to_the_one_recipient_alone() {
+        let task = task(None);
+        let template = Template::json(r#"{"to": {{ target.recipient }}}"#, true).unwrap();
+        let renderer = Renderer::new(Uuid::nil(), &task, Some(&template), Some("me@example.com"));
+        let message = renderer.render(&target(None)).unwrap();
+        assert_eq!(message.target.recipient, "me@example.com");
+        assert_eq!(message.body.unwrap().get(), r#"{"to": "me@example.com"}"#);
+    }
+
+    #[test]
     fn the_public_form_has_its_keys_in_order() {
         let task = task(Some("{\"a\":\n1}"));
-        let message = Renderer::new(Uuid::nil(), &task, None).render(&target(None)).unwrap();
+        let message = Renderer::new(Uuid::nil(), &task, None, None).render(&target(None)).unwrap();
         let line = serde_json::to_string(&message).unwrap();
         let expected = r#""attempt":1,"task":{"id":7,"name":"Spring","payload":{"a": 1}},"target":{"id":9,"recipient":"ann@example.com","params":{}}}"#;
         assert!(line.ends_with(expected), "{line}");

@@ -28,15 +28,51 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The sender: ready, nothing sent, connected to nothing. `timeout` is of one exchange, `concurrency` how many of them are
-    /// in flight at once. Errors are about the settings.
-    pub fn open(&self, timeout: Duration, concurrency: usize) -> Result<Box<dyn Sender>> {
+    /// The sender: ready, nothing sent, connected to nothing. Errors are about the settings.
+    pub fn open(&self, exchange: &Exchange) -> Result<Box<dyn Sender>> {
+        let Exchange { timeout, concurrency, .. } = *exchange;
         Ok(match self {
             Self::Http(settings) => Box::new(http::Http::open(settings, timeout, concurrency)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
         })
     }
+
+    /// How long one send may take in all, of a channel with this `timeout`.
+    pub fn longest(&self, timeout: Duration) -> Duration {
+        match self {
+            Self::Http(_) | Self::Exec(_) | Self::File(_) => timeout,
+        }
+    }
+
+    pub fn memory(&self) -> Memory {
+        match self {
+            Self::Http(_) | Self::Exec(_) => Memory::Said,
+            Self::File(_) => Memory::None,
+        }
+    }
+}
+
+/// What every sender is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// Of one exchange.
+    pub timeout: Duration,
+    /// How many of them are in flight at once, of all lanes.
+    pub concurrency: usize,
+    /// The provider drops a message whose key it has seen: each must carry its key.
+    pub keyed: bool,
+}
+
+/// Whether what is behind a kind of channel drops a message whose key it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Never: an Unknown stays unknown.
+    None,
+    /// The operator says, with `idempotent_for`.
+    Said,
+    /// For so long; `idempotent_for` can only shorten it.
+    Known(Duration),
 }
 
 /// Words that must not show, though a server or a program may repeat them in its answer.

@@ -7,7 +7,7 @@ mod report;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
@@ -20,7 +20,6 @@ use crate::delivery::{self, Orders, Quota, Tally};
 use crate::exit::Exit;
 use crate::journal::{self, Journal};
 use crate::lock::{Locking, RunLock};
-use crate::message::Renderer;
 use crate::moment::Moment;
 use crate::sender::Sender;
 use crate::stop::Stop;
@@ -43,7 +42,7 @@ pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
         return dry::dry_run(config, database, args, out);
     }
     config.make_dirs()?;
-    let longest = config.channels.values().map(|channel| channel.timeout).max().unwrap_or_default();
+    let longest = config.channels.values().map(Channel::longest).max().unwrap_or_default();
     let stop = Stop::new(config.run.budget, longest);
     stop.on_signals()?;
     // All of them, at once: a channel that cannot work is told now, not when its first task is half done.
@@ -239,6 +238,8 @@ struct Run<'a> {
 struct Open<'a> {
     channel: &'a Channel,
     sender: &'a dyn Sender,
+    /// Said once in a run: everything goes to another recipient.
+    redirected: Once,
 }
 
 impl<'a> Run<'a> {
@@ -251,8 +252,9 @@ impl<'a> Run<'a> {
         journal: &'a Journal,
     ) -> Self {
         let opened = config.channels.values().zip(senders);
-        let channels =
-            opened.map(|(channel, sender)| (channel.name.as_str(), Open { channel, sender: &**sender }));
+        let channels = opened.map(|(channel, sender)| {
+            (channel.name.as_str(), Open { channel, sender: &**sender, redirected: Once::new() })
+        });
         Self {
             config,
             installation,
@@ -344,7 +346,12 @@ impl<'a> Run<'a> {
         report: &mut Report,
     ) {
         let settings = channel.channel;
-        let renderer = Renderer::new(self.installation, task, settings.body.as_ref());
+        if let Some(recipient) = &settings.redirect_to {
+            channel.redirected.call_once(|| {
+                log::warn!("channel {}: everything goes to {recipient} (`redirect_to`)", settings.name);
+            });
+        }
+        let renderer = settings.renderer(self.installation, task);
         let orders = Orders {
             channel: &settings.name,
             sender: channel.sender,
@@ -387,7 +394,7 @@ impl<'a> Run<'a> {
         Terms {
             owner: who::process(),
             lease: self.config.run.lease,
-            send: channel.timeout * (1 + waits),
+            send: channel.longest() * (1 + waits),
             margin: MARGIN,
             dedupe: channel.policy.idempotent_for,
         }

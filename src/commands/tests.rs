@@ -110,7 +110,7 @@ impl Stage {
     /// Begins the next targets, with a claim that lasts so long.
     fn begin(&mut self, lease: &Lease, most: usize) -> Vec<InFlight> {
         let task = self.store.task(lease.task()).unwrap().unwrap();
-        let renderer = Renderer::new(uuid::Uuid::nil(), &task, None);
+        let renderer = Renderer::new(uuid::Uuid::nil(), &task, None, None);
         let claimed = self.store.claim(lease, most).unwrap();
         let ready = claimed
             .into_iter()

@@ -14,7 +14,8 @@ use toml::{Table, Value};
 use super::environment::{Environment, expand};
 use super::{DAY, EXPANDED, HOUR, LATER_KEYS, MINUTE, SECOND, Unset, usage};
 use crate::cli::duration;
-use crate::settlement::Backoff;
+use crate::sender::{Kind, Memory};
+use crate::settlement::{Backoff, Policy};
 use crate::store::ClaimForm;
 
 /// One table of the file. Keys are taken out of it; what is left at the end is not known here.
@@ -96,6 +97,18 @@ impl<'a> Section<'a> {
         Ok(time)
     }
 
+    pub fn optional_duration(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Result<Option<Duration>> {
+        if !self.table.contains_key(key) {
+            self.known.push(key);
+            return Ok(None);
+        }
+        self.duration(key, Duration::ZERO, range).map(Some)
+    }
+
     pub fn integer<T>(&mut self, key: &'static str, default: T, range: RangeInclusive<T>) -> Result<T>
     where
         T: TryFrom<i64> + PartialOrd + Display,
@@ -140,6 +153,38 @@ impl<'a> Section<'a> {
             )));
         }
         Ok(Backoff { first, most })
+    }
+
+    /// For how long the provider's memory of a key may be relied on.
+    pub fn idempotent_for(
+        &self,
+        policy: &Policy,
+        kind: &Kind,
+        timeout: Duration,
+    ) -> Result<Option<Duration>> {
+        let key = self.key("idempotent_for");
+        let window = match (kind.memory(), policy.idempotent_for) {
+            (Memory::None, Some(_)) => {
+                return Err(self.refuse(format!(
+                    "{key}: nothing behind this channel drops a message whose key it has seen; take it out"
+                )));
+            }
+            (Memory::None, None) | (Memory::Said, None) => return Ok(None),
+            (Memory::Known(known), None) => return Ok(Some(known)),
+            (Memory::Said, Some(said)) => said,
+            (Memory::Known(known), Some(said)) => said.min(known),
+        };
+        // Begin lets a target in doubt leave only when the window lasts to the end of its claim.
+        let needed = kind.longest(timeout) + policy.backoff.first;
+        if window <= needed {
+            return Err(self.refuse(format!(
+                "{key} ({}) must be longer than one exchange and the first wait of `backoff` together ({}): a message in doubt could never \
+                 be sent again in time",
+                shown(window),
+                shown(needed)
+            )));
+        }
+        Ok(Some(window))
     }
 
     /// A table inside this one.

@@ -200,8 +200,21 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
             "`rate` in [channel.welcome] comes later: this version cannot keep what it promises, take it out",
         ),
         (
-            channel("idempotent_for = \"24h\""),
-            "`idempotent_for` in [channel.welcome] comes later: this version cannot keep what it promises, take it out",
+            channel("idempotent_for = \"40s\""),
+            "`idempotent_for` in [channel.welcome] (40s) must be longer than one exchange and the first wait of `backoff` together (40s): \
+             a message in doubt could never be sent again in time",
+        ),
+        (
+            "[channel.c]\nkind = \"file\"\npath = \"/x\"\nidempotent_for = \"24h\"\n".into(),
+            "`idempotent_for` in [channel.c]: nothing behind this channel drops a message whose key it has seen; take it out",
+        ),
+        (
+            "[channel.c]\nkind = \"http\"\nurl = \"https://h/\"\nbody = \"{{ attempt }}\"\nidempotent_for = \"24h\"\n".into(),
+            "`body` in [channel.c] cannot be read: `attempt` would make a message differ each time, and with `idempotent_for` each must be the same",
+        ),
+        (
+            channel("redirect_to = \" \""),
+            "`redirect_to` in [channel.welcome] is empty: name the one recipient of everything, or take it out",
         ),
         (channel("ca_file = \"ca.pem\""), "`ca_file` in [channel.welcome] must be an absolute path"),
         (

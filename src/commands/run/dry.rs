@@ -8,7 +8,6 @@ use uuid::Uuid;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
 use crate::exit::Exit;
-use crate::message::Renderer;
 use crate::store::{Database, Store};
 use crate::task::Task;
 
@@ -48,7 +47,7 @@ fn show(
     most: usize,
     out: &mut dyn Write,
 ) -> Result<Exit> {
-    let renderer = Renderer::new(installation, task, channel.body.as_ref());
+    let renderer = channel.renderer(installation, task);
     let mut exit = Exit::Done;
     for target in store.peek(task.id, most)? {
         match renderer.render(&target) {
