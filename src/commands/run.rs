@@ -386,6 +386,7 @@ impl<'a> Run<'a> {
         let waits = channel.ahead.div_ceil(channel.concurrency) as u32;
         Terms {
             owner: who::process(),
+            channel: channel.name.clone(),
             lease: self.config.run.lease,
             send: channel.timeout * (1 + waits),
             margin: MARGIN,
