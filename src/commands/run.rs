@@ -36,8 +36,10 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// A holder of the lock that is so much older than it may be is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// How long a lane that waits for its pace sleeps before it looks at signals and the budget again.
+/// How long a lane that waits for the pace of a channel sleeps before it looks at signals and the budget again, and before it looks
+/// for other work.
 const TICK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The sender of each channel, in the order of the configuration.
 type Senders = Vec<Box<dyn Sender>>;
@@ -311,8 +313,10 @@ impl<'a> Run<'a> {
                 return Ok(Some(task));
             }
             let Some(next) = next.filter(|next| *next < self.stop.begins_until()) else { break };
-            while !next.passed() && !self.stop.asked() {
-                std::thread::sleep(TICK.min(next.left()));
+            // Other tasks may become due meanwhile, and this run holds the lock.
+            let look = next.min(Moment::now() + LOOK);
+            while !look.passed() && !self.stop.asked() {
+                std::thread::sleep(TICK.min(look.left()));
             }
         }
         Ok(None)

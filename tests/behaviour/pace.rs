@@ -16,6 +16,7 @@ on_each_database! {
     sigterm_is_heard_while_nothing_but_a_far_slot_is_left,
     a_burst_leaves_together_and_no_more_than_that,
     a_slow_task_does_not_hold_up_another,
+    a_task_that_comes_while_a_slot_is_waited_for_is_sent,
     each_group_asks_for_its_slots_once,
     nothing_leaves_outside_the_window,
     what_was_deferred_across_the_edge_waits,
@@ -184,6 +185,19 @@ fn a_slow_task_does_not_hold_up_another(it: Sandbox) {
     it.run();
     assert_eq!(it.database.status(other), "finished");
     assert_eq!(it.database.count(slow, "sent"), 1);
+}
+
+fn a_task_that_comes_while_a_slot_is_waited_for_is_sent(it: Sandbox) {
+    let endpoint = Endpoint::accepting();
+    let channels = endpoint.channel("slow", "rate = \"50/h\"") + &endpoint.channel("web", "");
+    it.configure("lanes = 1\nbudget = \"10m\"", &channels);
+    let slow = it.database.task("slow", people(3).map(|p| format!("slow-{p}")));
+    let run = it.call("run").start();
+    wait_until("the slow task to wait", 20, || it.database.count(slow, "sent") == 1);
+    let other = it.database.task("web", people(50));
+    wait_until("the other to be sent", 20, || it.database.status(other) == "finished");
+    run.terminate();
+    run.wait().quietly();
 }
 
 fn each_group_asks_for_its_slots_once(it: Sandbox) {
