@@ -20,6 +20,9 @@ const RULES: &str = r#"answers = [
 ]
 "#;
 
+const QUICK: &str =
+    "stop_after_unknown = 100\ntimeout = \"5s\"\nbackoff = { first = \"100ms\", most = \"1s\" }";
+
 fn a_provider_that_answers_200_to_everything_is_understood(it: Sandbox) {
     let endpoint = Endpoint::new(|request| match (request.recipient.as_str(), request.nth) {
         ("limited", 1) => Cue::Say(200, r#"{"code": "limit"}"#),
@@ -32,10 +35,7 @@ fn a_provider_that_answers_200_to_everything_is_understood(it: Sandbox) {
         ("there", _) => Cue::AcceptThenSay(409, r#"{"code": "duplicate", "id": "r-of-old"}"#),
         _ => Cue::AcceptThenSay(200, r#"{"code": "OK", "id": "r-7"}"#),
     });
-    it.configure(
-        "",
-        &endpoint.channel("sms", &format!("stop_after_unknown = 100\ntimeout = \"5s\"\n{RULES}")),
-    );
+    it.configure("", &endpoint.channel("sms", &format!("{QUICK}\n{RULES}")));
     let names = ["ann", "limited", "wrong", "unlisted", "seven", "page", "half", "there"];
     let task = it.database.task("sms", names);
     wait_until("every target to be final", 30, || {

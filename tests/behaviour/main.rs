@@ -21,6 +21,7 @@ mod idempotent;
 mod journal;
 mod operator;
 mod overlap;
+mod pace;
 mod plans;
 mod quiet;
 mod retrying;
