@@ -215,7 +215,7 @@ fn read_back(
             }
             // By a try whose answer was lost.
             "failed" | "unknown" if error.as_deref() == Some(SUPPRESSED) => left_alone.push(id),
-            "unknown" => unknown.push(id),
+            "unknown" if changed.is_none() => unknown.push(id),
             _ => {}
         }
     }
