@@ -165,6 +165,27 @@ mod before_the_first_byte {
     }
 
     #[test]
+    fn a_tls_alert_costs_nothing() {
+        let server = Server::plain(|peer| {
+            peer.read_nothing();
+            // handshake_failure: no version or cipher in common.
+            peer.say("\x15\x03\x03\x00\x02\x02\x28");
+            peer.hang();
+        });
+        assert_unreached(&send(&settings(server.tls_url()), PATIENCE), "no TLS: ");
+        assert!(server.finish().requests.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_made_needs_a_person() {
+        let secrets = Secrets::new([].into_iter());
+        let error = ureq::Error::BadUri("https://user:pa55word@h".into());
+        let outcome = exchange::unanswered(&error, Step::LookUp, PATIENCE, &secrets);
+        let reason = "no such request can be made: the URL is none".into();
+        assert_eq!(outcome, Outcome::Unavailable { reason });
+    }
+
+    #[test]
     fn a_certificate_that_nobody_vouches_for_needs_a_person() {
         let server = Server::tls(&Identity::of("127.0.0.1"), |peer| drop(peer.read()));
         let outcome = send(&settings(server.tls_url()), PATIENCE);
@@ -303,6 +324,16 @@ mod after_the_first_byte {
         assert_unknown(&http.send(&long, soon()));
         assert!(before.elapsed() < PATIENCE / 2);
         over.wait();
+    }
+
+    #[test]
+    fn a_reset_in_the_middle_of_the_request_is_unknown() {
+        let server = Server::plain(Peer::read_nothing);
+        let mut long = message();
+        let text = format!("\"{}\"", "x".repeat(16 << 20));
+        long.body = Some(RawValue::from_string(text).unwrap());
+        assert_unknown(&open(&settings(server.url()), PATIENCE, 1).unwrap().send(&long, soon()));
+        assert!(server.finish().requests.is_empty());
     }
 
     #[test]

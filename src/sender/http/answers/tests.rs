@@ -422,6 +422,26 @@ fn a_rule_that_can_never_decide_is_refused() {
     }
 }
 
+#[test]
+fn the_rules_of_readme_mean_what_it_says() {
+    let readme = include_str!("../../../../README.md");
+    let (_, behind) = readme.split_once("```toml\nanswers = [").unwrap();
+    let rules = read(&tables(&format!("answers = [{}", behind.split_once("```").unwrap().0))).unwrap();
+    assert_judged(
+        &rules,
+        &[
+            (200, r#"{"code": "OK"}"#, "accepted"),
+            (200, r#"{"code": "limit"}"#, "deferred 600s Attempt"),
+            (200, r#"{"code": 42}"#, "deferred 600s Attempt"),
+            (200, r#"{"code": "busy", "retry_in": 60}"#, "deferred 60s Hold"),
+            (200, r#"{"code": "42"}"#, "unknown"),
+            (422, r#"{"code": "OK"}"#, "unknown"),
+            (422, "{}", "unavailable"),
+            (500, "{}", "unknown"),
+        ],
+    );
+}
+
 /// The rules that the example of a configuration has for a provider, and what the provider's codes mean by them.
 #[track_caller]
 fn assert_codes(provider: &str, body: impl Fn(&str) -> String, cases: &[(u16, &str, &[&str])]) {
