@@ -17,6 +17,7 @@ on_each_database! {
     a_busy_channel_does_not_end_the_doubt,
     certainty_about_the_first_attempt_is_no_doubt,
     attempts_used_up_in_doubt_end_as_unknown,
+    killed_with_its_last_attempt_in_flight_it_is_not_sent_again,
     killed_in_flight_it_is_sent_again_only_within_the_window,
     a_key_that_is_configured_after_the_crash_was_not_sent_before_it,
     a_window_that_is_taken_away_or_made_longer_is_no_window_for_what_is_in_doubt,
@@ -264,6 +265,12 @@ fn killed_in_flight_it_is_sent_again_only_within_the_window(it: Sandbox) {
     it.database.execute("DELETE FROM batch_task_target");
     let (task, endpoint) = killed_in_flight(&it, &keys.replace("idempotent_for", "#idempotent_for"));
     ends_unknown_and_unsent(&it, task, &endpoint);
+}
+
+fn killed_with_its_last_attempt_in_flight_it_is_not_sent_again(it: Sandbox) {
+    let (task, endpoint) = killed_in_flight(&it, &format!("{KEYS}max_attempts = 1"));
+    ends_unknown_and_unsent(&it, task, &endpoint);
+    assert_eq!((endpoint.requests(), it.database.target(task, "ann").attempts), (1, 1));
 }
 
 fn a_key_that_is_configured_after_the_crash_was_not_sent_before_it(it: Sandbox) {

@@ -370,12 +370,12 @@ fn what_cannot_be_meant_is_refused_with_one_sentence() {
             "rule 2: it is empty: give it a status and an outcome, or take it out",
         ),
     ] {
-        let error = read(&tables(&format!("answers = [{written}]"))).err().expect(&written);
+        let error = read(&tables(&format!("answers = [{written}]"))).expect_err(&written);
         assert_eq!(error.to_string(), format!("answers: {said}"), "{written}");
     }
     for status in ["99", "1000", "-1", "20.5", "'2xx'", "''", "'200-'", "'99-200'", "'200-1000'", "[200]"] {
         let error = read(&tables(&format!("answers = [{{ status = {status}, outcome = 'accepted' }}]")));
-        let said = error.err().expect(status).to_string();
+        let said = error.expect_err(status).to_string();
         assert_eq!(
             said,
             "answers: rule 1: `status` must be an integer from 100 to 999, or a range of them such as \"200-299\"",
@@ -383,7 +383,7 @@ fn what_cannot_be_meant_is_refused_with_one_sentence() {
         );
     }
     let backwards = tables("answers = [{ status = '299-200', outcome = 'accepted' }]");
-    let said = read(&backwards).err().unwrap().to_string();
+    let said = read(&backwards).unwrap_err().to_string();
     assert_eq!(said, "answers: rule 1: `status` \"299-200\" begins after its end");
 }
 
@@ -402,7 +402,7 @@ fn a_rule_that_can_never_decide_is_refused() {
         ("status = 200, json = { '/a' = [1] }", "status = 200, json = { '/a' = 1 }"),
         ("status = 200, absent = '/a'", "status = 200, absent = ['/b', '/a']"),
     ] {
-        let said = read(earlier, later).err().expect(later).to_string();
+        let said = read(earlier, later).expect_err(later).to_string();
         assert_eq!(
             said,
             "answers: rule 2 can never decide, since rule 1 takes every answer that it is about: put it before that one, or take it out"
