@@ -189,9 +189,8 @@ impl Shared {
     fn accept(&self, request: &Request) -> usize {
         let mut state = self.state();
         let number = state.accepted.len() + 1;
-        if let Some(keys) = &mut state.keys {
-            let key = request.key().expect("the request bears a key").to_owned();
-            let known = *keys.entry(key).or_insert(number);
+        if let (Some(keys), Some(key)) = (&mut state.keys, request.key()) {
+            let known = *keys.entry(key.to_owned()).or_insert(number);
             if known != number {
                 return known;
             }
