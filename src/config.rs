@@ -264,11 +264,10 @@ impl Channel {
         let names: Vec<String> = all.table.keys().cloned().collect();
         let mut channels = BTreeMap::new();
         for name in names {
-            let good = |c: char| word(c) || c == '-' || c == '.';
-            if !(1..=64).contains(&name.len()) || !name.chars().all(good) {
-                return Err(all.refuse(format!(
-                    "`{name}` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`"
-                )));
+            if !is_channel_name(&name) {
+                return Err(
+                    all.refuse(format!("`{name}` is no name for a channel: it takes {CHANNEL_NAMES}"))
+                );
             }
             if let Some(section) = all.inner(&name)? {
                 channels.insert(name.clone(), Self::read(name, section, lanes, env)?);
@@ -423,6 +422,14 @@ fn usage(sentence: String) -> Error {
 
 fn word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// What [`is_channel_name`] asks for.
+pub const CHANNEL_NAMES: &str = "1-64 ASCII letters, digits, `_`, `-` and `.`";
+
+/// Whether a channel can be called so.
+pub fn is_channel_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.chars().all(|c| word(c) || c == '-' || c == '.')
 }
 
 fn within(what: &str, value: Duration, range: &RangeInclusive<Duration>) -> Result<()> {

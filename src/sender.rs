@@ -5,6 +5,7 @@ pub mod exec;
 pub mod file;
 pub mod http;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -18,6 +19,12 @@ pub trait Sender: Send + Sync {
     /// [`Outcome::Unknown`]. It looks at `until` once more right before the first byte leaves, and past it
     /// sends nothing ([`Outcome::too_late`]): the run may have been stopped since the target was begun.
     fn send(&self, message: &Message, until: Moment) -> Outcome;
+}
+
+/// [`Sender::send`] by a sender that may panic: what became of the message then is not known.
+pub fn send(sender: &dyn Sender, message: &Message, until: Moment) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| sender.send(message, until)))
+        .unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() })
 }
 
 /// A kind of channel and its own settings.

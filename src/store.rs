@@ -48,7 +48,7 @@ pub const REASON_MOST: usize = 500;
 pub const ANSWERED_LATE: &str = "not accepted; answered late";
 
 /// The channel of a suppression that is for all of them. No channel can be called so.
-const EVERY_CHANNEL: &str = "*";
+pub const EVERY_CHANNEL: &str = "*";
 
 /// For how long a task without any target, or whose channel nobody knows, is waited for before it pauses.
 pub const PATIENCE: Duration = Duration::from_secs(600);

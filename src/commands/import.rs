@@ -5,6 +5,7 @@
 //! mended, completes what is there. The CSV is read strictly: the usual lenient reading finds a meaning in every
 //! file, and a quote that is never closed would swallow the recipients after it without a word.
 
+mod suppressions;
 mod targets;
 
 use std::borrow::Cow;
@@ -249,21 +250,13 @@ impl Record<'_> {
         Flaw::after(self.line, &self.text[..offset], what)
     }
 
-    /// Trimmed on the right; neither empty nor longer than its column.
+    /// Trimmed on the right, and fit for its column.
     fn recipient(&self, offset: usize, text: &str) -> Result<String, Flaw> {
         let text = text.trim_end();
-        if text.is_empty() {
-            return Err(self.flaw(offset, "the recipient is empty"));
+        match unfit_recipient(text) {
+            Some(why) => Err(self.flaw(offset, why)),
+            None => Ok(text.to_owned()),
         }
-        if text.len() > RECIPIENT_MOST && text.chars().count() > RECIPIENT_MOST {
-            return Err(
-                self.flaw(offset, format!("the recipient is longer than {RECIPIENT_MOST} characters"))
-            );
-        }
-        if text.contains('\0') {
-            return Err(self.flaw(offset, "a NUL character in the recipient"));
-        }
-        Ok(text.to_owned())
     }
 
     /// Where in a JSON line a part of it stands.
@@ -336,6 +329,17 @@ fn closing_quote(text: &str, mut from: usize) -> Option<usize> {
 }
 
 const RECIPIENT: &str = "recipient";
+
+/// Why a text cannot be a recipient.
+pub fn unfit_recipient(text: &str) -> Option<String> {
+    if text.is_empty() {
+        return Some("the recipient is empty".into());
+    }
+    if text.len() > RECIPIENT_MOST && text.chars().count() > RECIPIENT_MOST {
+        return Some(format!("the recipient is longer than {RECIPIENT_MOST} characters"));
+    }
+    text.contains('\0').then(|| "a NUL character in the recipient".into())
+}
 
 fn csv<R: Row>(records: &mut Records<impl BufRead>, batch: &mut Batch<'_, R>) -> Result<()> {
     let Some(header) = records.next()? else {

@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{migrate, resolve, retry, status, targets, task};
+use super::{migrate, resolve, retry, status, suppress, targets, task};
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -49,6 +49,7 @@ impl Stage {
             Command::Targets(args) => targets::run(&args, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
+            Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),
             Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
             Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
         };

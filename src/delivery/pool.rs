@@ -2,11 +2,10 @@
 //! workers there are, and what an outcome means, is the lane's business.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender as Back;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::sender::{Outcome, Sender};
+use crate::sender::{self, Outcome, Sender};
 use crate::store::InFlight;
 
 /// Put by the lane, taken by its workers.
@@ -64,8 +63,7 @@ impl Pool {
     /// A worker's life.
     pub fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
         while let Some(in_flight) = self.take() {
-            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), in_flight.until())));
-            let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
+            let outcome = sender::send(sender, in_flight.message(), in_flight.until());
             if back.send((in_flight, outcome)).is_err() {
                 return;
             }
