@@ -114,7 +114,7 @@ fn import(
     if let Some(flaw) = imported.flaw {
         let before = recipients(added.new + added.repeated);
         bail!(Trouble::usage(format!(
-            "{flaw}; the {before} before it are on the list: mend the line and import the file once more"
+            "{flaw}; the list has the {before} before it: mend the line and import the file once more"
         )));
     }
     if args.json {

@@ -92,3 +92,75 @@ fn of(
         since: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::import::read;
+
+    /// Recipient, channel and reason of each row, and the flaw that ended it.
+    fn import(input: &str) -> (Vec<[String; 3]>, Option<String>) {
+        let mut got = Vec::new();
+        let flaw = read(input.as_bytes(), &mut |rows: &[Suppression]| {
+            got.extend(rows.iter().map(|row| {
+                let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+                [row.recipient.clone(), text(&row.channel), text(&row.reason)]
+            }));
+            Ok(())
+        });
+        (got, flaw.unwrap().map(|flaw| flaw.to_string()))
+    }
+
+    #[track_caller]
+    fn good(input: &str, expected: &[[&str; 3]]) {
+        let (got, flaw) = import(input);
+        assert_eq!((got, flaw), (expected.iter().map(|row| row.map(str::to_owned)).collect(), None));
+    }
+
+    #[test]
+    fn an_export_of_a_provider_is_taken_as_it_is() {
+        let csv = "created,recipient,,reason,,type\n1,\" Ann@x \",a,\"550, no\nsuch user \",b,bounce\n2,bob@x,,,,\n";
+        good(csv, &[["Ann@x", "-", "550, no\nsuch user"], ["bob@x", "-", "-"]]);
+        let jsonl = "{\"recipient\": \" Ann@x \", \"created\": 1, \"more\": {\"a\": []}}\n{\"reason\": \"full\", \"recipient\": \"b\", \"channel\": null}\n";
+        good(jsonl, &[["Ann@x", "-", "-"], ["b", "-", "full"]]);
+    }
+
+    #[test]
+    fn a_channel_is_a_name_or_every_one_or_not_given() {
+        good(
+            "recipient,channel\na,web\nb, * \nc, \n",
+            &[["a", "web", "-"], ["b", "*", "-"], ["c", "-", "-"]],
+        );
+        good("{\"recipient\":\"a\",\"channel\":\"*\"}", &[["a", "*", "-"]]);
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_what_came_before_it_is_kept() {
+        let long = "x".repeat(256);
+        for (input, expected) in [
+            ("recipient,n\na,1\n   ,2\n", "line 3, column 1: the recipient is empty"),
+            (&format!("recipient\na\n{long}\n"), "line 3, column 1: the recipient is longer than 255"),
+            ("recipient,channel\na,web\nb,we b\n", "line 3, column 3: `we b` is no name for a channel"),
+            ("{\"recipient\":\"a\"}\n{\"recipient\":7}", "line 2, column 14: the recipient is not a string"),
+            (
+                "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"channel\":[]}",
+                "line 2, column 28: the channel is not a string",
+            ),
+            ("{\"recipient\":\"a\"}\n{\"email\":\"b\"}", "line 2, column 13: missing field `recipient`"),
+        ] {
+            let (got, flaw) = import(input);
+            let flaw = flaw.unwrap_or_else(|| panic!("no flaw in {input:?}"));
+            assert!(flaw.starts_with(expected), "{input:?}: {flaw}");
+            assert_eq!((got.len(), got[0][0].as_str()), (1, "a"), "{input:?}");
+        }
+        for (input, expected) in [
+            ("recipient,reason, reason\n", "line 1, column 18: a second column `reason`"),
+            (
+                "email,reason\n",
+                "line 1, column 1: no column `recipient` in the header, only `email`, `reason`",
+            ),
+        ] {
+            assert!(import(input).1.is_some_and(|flaw| flaw.starts_with(expected)), "{input:?}");
+        }
+    }
+}
