@@ -24,6 +24,8 @@ mod quiet;
 mod retrying;
 mod stopped;
 mod stopping;
+mod suppression;
 mod texts;
+mod trying;
 mod uncertain;
 mod zones;
