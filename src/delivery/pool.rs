@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender as Back;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::moment::Moment;
 use crate::sender::{self, Outcome, Sender};
 use crate::store::InFlight;
 
 /// Put by the lane, taken by its workers.
-#[derive(Default)]
 pub(super) struct Pool {
     inner: Mutex<Waiting>,
     put: Condvar,
+    /// Nothing leaves after this moment.
+    closes: Option<Moment>,
 }
 
 #[derive(Default)]
@@ -32,6 +34,10 @@ impl Drop for Closing<'_> {
 }
 
 impl Pool {
+    pub fn new(closes: Option<Moment>) -> Self {
+        Self { inner: Mutex::default(), put: Condvar::new(), closes }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,7 +69,9 @@ impl Pool {
     /// A worker's life.
     pub fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
         while let Some(in_flight) = self.take() {
-            let outcome = sender::send(sender, in_flight.message(), in_flight.until());
+            let until = in_flight.until();
+            let until = self.closes.map_or(until, |closes| until.min(closes));
+            let outcome = sender::send(sender, in_flight.message(), until);
             if back.send((in_flight, outcome)).is_err() {
                 return;
             }
