@@ -505,7 +505,8 @@ pub trait Desk {
     /// it is open again), and open ones above a million targets are estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
 
-    /// The first `most` targets of a task that are not settled, as a run would meet them. Claims nothing.
+    /// The first `most` targets of a task that are not settled, as a run would meet them, without those that are suppressed. Claims
+    /// nothing.
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>>;
 
     /// One target of a task, whatever its status. Changes nothing.

@@ -42,6 +42,8 @@ fn who_is_on_the_list_gets_nothing_and_the_others_get_theirs(it: Sandbox) {
     it.configure("", &endpoint.channel("web", ""));
     let task = it.database.task("web", (0..40).map(|n| format!("person-{n}")));
     it.call("suppress add person-7 person-23").done().quietly();
+    let shown = it.call("run --dry-run --limit 100").done().exits(0).stdout;
+    assert!(shown.lines().count() == 38 && !shown.contains("\"person-7\""), "{shown}");
     it.run();
     check(&it, task, &endpoint);
     suppressed(&it, task, "person-7");
