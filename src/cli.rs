@@ -134,8 +134,10 @@ pub enum TaskCommand {
     Resume(ResumeArgs),
     /// End a task for good; what was not sent stays unsent
     Cancel(CancelArgs),
-    /// Send the message of one target to yourself, now, whatever the task's status; no row is touched, and neither
-    /// the list of those who get nothing nor the channel's pace is asked
+    /// Send the message of one target to yourself, now, whatever the task's status
+    ///
+    /// It has a key of its own, and no row is touched. Neither the list of those who get nothing nor the channel's pace and hours
+    /// are asked. Exit 0: the channel accepted it.
     Try(TryArgs),
 }
 
