@@ -392,7 +392,7 @@ impl<'a> Delivery<'a> {
                 }
                 if !begun.suppressed.is_empty() {
                     // Nobody's fault, and no word on the message: they are not counted as rejected.
-                    log::info!("suppressed task={} targets={:?}", self.lease.task(), begun.suppressed);
+                    log::debug!("suppressed task={} targets={:?}", self.lease.task(), begun.suppressed);
                     self.served.refused += begun.suppressed.len() as u64;
                 }
                 self.orders.quota.give(asked - begun.in_flight.len());

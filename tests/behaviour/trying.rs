@@ -15,6 +15,7 @@ on_each_database! {
     every_outcome_of_a_trial_is_told,
     what_cannot_be_tried_out_is_refused,
     a_message_is_tried_out_by_every_kind_of_channel,
+    a_trial_never_shows_a_secret,
     a_dry_run_shows_the_message_of_one_target,
     on_a_staging_host_everything_goes_to_one_recipient,
     a_trial_on_a_staging_host_does_not_leak,
@@ -200,6 +201,19 @@ fn a_message_is_tried_out_by_every_kind_of_channel(it: Sandbox) {
     );
     let task = it.database.task("slow", ["ann"]);
     it.call(&format!("task try {task} --to me")).done().exits(1).says(&["may have arrived"]);
+}
+
+fn a_trial_never_shows_a_secret(it: Sandbox) {
+    let program = it.write("send", "#!/bin/sh\ncat > /dev/null\necho \"key $1 is wrong\" >&2\nexit 77\n");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let command = format!("command = [\"{}\", \"${{API_TOKEN}}\"]", program.display());
+    it.configure("", &format!("[channel.local]\nkind = \"exec\"\n{command}\n"));
+    let task = it.database.task("local", ["ann"]);
+    let line = format!("task try {task} --to me -vv");
+    let tried = it.call(&line).env("API_TOKEN", "s3cr3t-t0ken").done().exits(1);
+    assert_eq!(tried.stdout, "unavailable: key [hidden] is wrong (exit code 77)\n");
+    assert!(!tried.stderr.contains("s3cr3t"), "{tried}");
+    it.call(&line).done().exits(2).says(&["API_TOKEN"]);
 }
 
 fn a_dry_run_shows_the_message_of_one_target(it: Sandbox) {
