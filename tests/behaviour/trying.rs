@@ -211,7 +211,7 @@ fn a_trial_never_shows_a_secret(it: Sandbox) {
     let task = it.database.task("local", ["ann"]);
     let line = format!("task try {task} --to me -vv");
     let tried = it.call(&line).env("API_TOKEN", "s3cr3t-t0ken").done().exits(1);
-    assert_eq!(tried.stdout, "unavailable: key [hidden] is wrong (exit code 77)\n");
+    assert_eq!(tried.stdout, "unavailable: exit 77: key [hidden] is wrong\n");
     assert!(!tried.stderr.contains("s3cr3t"), "{tried}");
     it.call(&line).done().exits(2).says(&["API_TOKEN"]);
 }
