@@ -321,9 +321,10 @@ pub struct Begun {
     pub in_flight: Vec<InFlight>,
     /// Not begun: another run has them.
     pub fenced: Vec<TargetId>,
-    /// Not begun, since an earlier attempt may have arrived and the provider would not recognise another: unknown.
+    /// Not begun, and unknown now: an earlier attempt may have arrived, and the provider would not recognise another, or the recipient
+    /// is suppressed.
     pub unknown: Vec<TargetId>,
-    /// Not begun, since their recipients are suppressed: failed, or unknown when in doubt. No attempt is counted.
+    /// Not begun, and failed now, since their recipients are suppressed. No attempt is counted.
     pub suppressed: Vec<TargetId>,
     pub settled: Settled,
 }
