@@ -259,9 +259,6 @@ impl Channel {
         };
         let sender =
             self.kind.open(&exchange).map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
-        if self.secrets.is_empty() {
-            return Ok(sender);
-        }
         Ok(Box::new(Discreet::new(sender, &self.secrets)))
     }
 
