@@ -4,6 +4,7 @@
 pub mod exec;
 pub mod file;
 pub mod http;
+pub mod smtp;
 
 use std::time::Duration;
 
