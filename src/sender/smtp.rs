@@ -144,10 +144,14 @@ impl Settings {
     /// Errors are about one key, which they name, and never show a value that may be a secret.
     pub fn check(&self) -> Result<()> {
         if self.host.is_empty() || self.host.contains(|c: char| !c.is_ascii_graphic() || "/@[]".contains(c)) {
-            return Err(refused("`host` must be a name or an address, as in mail.example.com, and nothing else"));
+            return Err(refused(
+                "`host` must be a name or an address, as in mail.example.com, and nothing else",
+            ));
         }
         if self.host.contains(':') && self.host.parse::<IpAddr>().is_err() {
-            return Err(refused("`host` must be a name or an address without a port: that is the key `port`"));
+            return Err(refused(
+                "`host` must be a name or an address without a port: that is the key `port`",
+            ));
         }
         if self.port == Some(0) {
             return Err(refused("`port` must be 1 to 65535"));
@@ -195,7 +199,9 @@ impl Settings {
             return Err(refused("`text` or `html` is missing: a mail needs one of them, or both"));
         }
         for (key, text) in [("from", Some(&self.from)), ("reply_to", self.reply_to.as_ref())] {
-            let Some(text) = text.filter(|text| !text.contains("{{") && !text.contains("{%")) else { continue };
+            let Some(text) = text.filter(|text| !text.contains("{{") && !text.contains("{%")) else {
+                continue;
+            };
             address::mailbox(text).map_err(|why| refused(format!("`{key}`: {why}")))?;
         }
         let mut names: Vec<String> = Vec::new();
@@ -218,7 +224,9 @@ impl Settings {
             names.push(lower);
         }
         if self.list_unsubscribe.is_none() && self.list_unsubscribe_post.is_some() {
-            return Err(refused("`list_unsubscribe_post` says how the link of `list_unsubscribe` works, which is missing"));
+            return Err(refused(
+                "`list_unsubscribe_post` says how the link of `list_unsubscribe` works, which is missing",
+            ));
         }
         Ok(())
     }
@@ -365,11 +373,11 @@ impl Sender for Smtp {
         if until.passed() {
             return Outcome::too_late();
         }
-        let end = Moment::now() + self.timeout;
         let mail = match Mail::new(message, self.one_click) {
             Ok(mail) => mail,
             Err(outcome) => return outcome,
         };
+        let end = Moment::now() + self.timeout;
         if let Some(mut connection) = self.take() {
             match self.transact(&mut connection, &mail, until, end) {
                 Ended::Kept(outcome) => {
@@ -404,7 +412,8 @@ impl Drop for Smtp {
 /// Takes leave of connections that are between two transactions: politely, and no longer than that.
 fn goodbye(connections: impl Iterator<Item = Connection>, wait: Duration) {
     let until = Moment::now() + wait.max(Duration::from_millis(50));
-    let told = connections.filter_map(|mut connection| connection.say_goodbye(until).ok().map(|()| connection));
+    let told =
+        connections.filter_map(|mut connection| connection.say_goodbye(until).ok().map(|()| connection));
     let told: Vec<Connection> = told.collect();
     if !wait.is_zero() {
         for mut connection in told {
@@ -452,7 +461,8 @@ fn mail_from(connection: &Connection, mail: &Mail) -> Result<String, Outcome> {
     let mut command = format!("MAIL FROM:<{}>", mail.from);
     if mail.is_utf8 {
         if !offers.smtputf8 {
-            let reason = |whose| format!("{whose} is not ASCII before its @, and the server offers no SMTPUTF8");
+            let reason =
+                |whose| format!("{whose} is not ASCII before its @, and the server offers no SMTPUTF8");
             return Err(if mail.to.user().is_ascii() {
                 Outcome::Unavailable { reason: reason("an address of the sender") }
             } else {
@@ -467,7 +477,10 @@ fn mail_from(connection: &Connection, mail: &Mail) -> Result<String, Outcome> {
     if let Some(size) = offers.size {
         if size > 0 && mail.size > size {
             return Err(Outcome::Rejected {
-                reason: format!("the message has {} bytes, and the server takes no more than {size}", mail.size),
+                reason: format!(
+                    "the message has {} bytes, and the server takes no more than {size}",
+                    mail.size
+                ),
             });
         }
         command.push_str(&format!(" SIZE={}", mail.size));
@@ -478,12 +491,14 @@ fn mail_from(connection: &Connection, mail: &Mail) -> Result<String, Outcome> {
 /// This host's name, or the address that stands for having none.
 fn own_name() -> String {
     let name = who::host();
-    let good = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    let good =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     if good { name } else { "[127.0.0.1]".into() }
 }
 
 fn server_name(settings: &Settings) -> Result<ServerName<'static>> {
-    ServerName::try_from(settings.host.clone()).map_err(|_| refused("`host` is no name that a certificate can have"))
+    ServerName::try_from(settings.host.clone())
+        .map_err(|_| refused("`host` is no name that a certificate can have"))
 }
 
 /// What is believed: the built-in roots, and those of the file.
@@ -496,7 +511,9 @@ fn tls_config(settings: &Settings) -> Result<Arc<ClientConfig>> {
         let mut found = false;
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|_| refused("not PEM"))?;
-            roots.add(certificate).map_err(|error| refused(&format!("a certificate cannot be used: {error}")))?;
+            roots
+                .add(certificate)
+                .map_err(|error| refused(&format!("a certificate cannot be used: {error}")))?;
             found = true;
         }
         if !found {

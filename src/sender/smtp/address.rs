@@ -93,7 +93,11 @@ mod tests {
             ("J\u{f6}rg <j@b\u{fc}cher.example>", Some("J\u{f6}rg"), "j@xn--bcher-kva.example"),
         ] {
             let mailbox = mailbox(text).unwrap();
-            assert_eq!((mailbox.name.as_deref(), mailbox.email.to_string().as_str()), (name, address), "{text}");
+            assert_eq!(
+                (mailbox.name.as_deref(), mailbox.email.to_string().as_str()),
+                (name, address),
+                "{text}"
+            );
         }
         for text in ["Ann <ann>", "Ann <>", "Ann", "An\nn <ann@example.com>", "Ann <ann@example.com", ""] {
             assert!(mailbox(text).is_err(), "{text:?}");

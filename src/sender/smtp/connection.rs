@@ -40,7 +40,8 @@ pub struct Login {
 
 impl Login {
     pub fn new(user: &str, password: &str) -> Self {
-        let mut login = Self { user: user.into(), password: password.into(), secrets: Secrets::new([].into_iter()) };
+        let mut login =
+            Self { user: user.into(), password: password.into(), secrets: Secrets::new([].into_iter()) };
         let coded = [login.plain(), BASE64_STANDARD.encode(password)];
         login.secrets = Secrets::new(coded.iter().map(String::as_str).chain([password]));
         login
@@ -74,8 +75,9 @@ pub struct Connection {
 impl Server {
     /// Ready for the first transaction. The error is what became of the message for which it is.
     pub fn connect(&self, until: Moment) -> Result<Connection, Outcome> {
-        let mut wire = Wire::connect(&self.host, self.port, until)
-            .map_err(|error| Outcome::unreached(format!("no connection to {}: {}", self.host, said(&error))))?;
+        let mut wire = Wire::connect(&self.host, self.port, until).map_err(|error| {
+            Outcome::unreached(format!("no connection to {}: {}", self.host, said(&error)))
+        })?;
         if let Security::Implicit(config, name) = &self.security {
             wire = self.secure(wire, config, name, until)?;
         }
@@ -225,7 +227,8 @@ mod tests {
 
     #[test]
     fn offers_are_read_in_letters_of_either_case() {
-        let lines = ["mx.example STARTTLS", "size 1000", "AUTH login PLAIN", "SmtpUtf8", "8BITMIME", "HELP", ""];
+        let lines =
+            ["mx.example STARTTLS", "size 1000", "AUTH login PLAIN", "SmtpUtf8", "8BITMIME", "HELP", ""];
         let reply = Reply { code: 250, lines: lines.map(str::to_owned).to_vec() };
         let expected = Offers {
             starttls: false,

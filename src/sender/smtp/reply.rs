@@ -53,8 +53,10 @@ impl Reply {
         let word = self.lines.first()?.split(' ').next()?;
         let mut numbers = word.split('.');
         let class = numbers.next()?;
-        let good = |number: &str| (1..=3).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
-        (class == (self.code / 100).to_string() && numbers.clone().count() == 2 && numbers.all(good)).then_some(word)
+        let good =
+            |number: &str| (1..=3).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+        (class == (self.code / 100).to_string() && numbers.clone().count() == 2 && numbers.all(good))
+            .then_some(word)
     }
 
     /// All of it on one line; an enhanced code that each line repeats is there once.
@@ -121,7 +123,14 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_said() {
-        for text in ["SSH-2.0-OpenSSH_9.6\r\n", "25\r\n", "2500 ok\r\n", "250-a\r\n251 b\r\n", "\r\n", "25\u{e9} x\r\n"] {
+        for text in [
+            "SSH-2.0-OpenSSH_9.6\r\n",
+            "25\r\n",
+            "2500 ok\r\n",
+            "250-a\r\n251 b\r\n",
+            "\r\n",
+            "25\u{e9} x\r\n",
+        ] {
             assert!(take(&mut text.as_bytes().to_vec()).is_err(), "{text}");
         }
         assert!(take(&mut vec![b'x'; LONGEST + 1]).is_err());
@@ -138,7 +147,14 @@ mod tests {
         let long = reply("550-5.7.1 Blocked,\x1b[31m see\r\n550 5.7.1 https://x.example\r\n");
         assert_eq!(long.enhanced(), Some("5.7.1"));
         assert_eq!(long.text(), "550 5.7.1 Blocked, [31m see https://x.example");
-        for none in ["550 5.1 x\r\n", "550 4.1.1 x\r\n", "550 5.1.1.1 x\r\n", "550 5.x.1 x\r\n", "550 x\r\n", "550\r\n"] {
+        for none in [
+            "550 5.1 x\r\n",
+            "550 4.1.1 x\r\n",
+            "550 5.1.1.1 x\r\n",
+            "550 5.x.1 x\r\n",
+            "550 x\r\n",
+            "550\r\n",
+        ] {
             assert_eq!(reply(none).enhanced(), None, "{none}");
         }
         let endless = reply(&format!("250 {}\r\n", "\u{e9}".repeat(10_000)));

@@ -88,9 +88,13 @@ pub fn outcome(step: Step, reply: &Reply) -> Option<Outcome> {
         (Step::Dot, 500..=599) => rejected(),
         (Step::Dot, _) => Outcome::Unknown { reason: reason() },
 
-        (Step::Greeting | Step::Hello | Step::StartTls | Step::Reset, _) | (_, 421) => Outcome::unreached(reason()),
+        (Step::Greeting | Step::Hello | Step::StartTls | Step::Reset, _) | (_, 421) => {
+            Outcome::unreached(reason())
+        }
 
-        (Step::Challenge | Step::Auth, 400..=499) => Outcome::Deferred { reason: reason(), after: None, toll: Toll::Hold },
+        (Step::Challenge | Step::Auth, 400..=499) => {
+            Outcome::Deferred { reason: reason(), after: None, toll: Toll::Hold }
+        }
         (Step::Challenge | Step::Auth, 500..=599) | (_, 530 | 534 | 535 | 538) => unavailable(),
 
         // Too long is this message; over quota is the sender.

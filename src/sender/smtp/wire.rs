@@ -45,7 +45,12 @@ impl Wire {
     }
 
     /// The same connection inside TLS, the handshake done.
-    pub fn secure(self, config: Arc<ClientConfig>, name: ServerName<'static>, until: Moment) -> io::Result<Self> {
+    pub fn secure(
+        self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        until: Moment,
+    ) -> io::Result<Self> {
         let Self::Plain(mut tcp) = self else { return Ok(self) };
         tcp.until = until;
         let mut tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
