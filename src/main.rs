@@ -10,14 +10,17 @@ mod lock;
 mod logger;
 mod message;
 mod moment;
+mod pace;
 mod sender;
 mod settlement;
 mod stop;
 mod store;
+mod suppression;
 mod target;
 mod task;
 mod trouble;
 mod who;
+mod window;
 
 use std::process::ExitCode;
 

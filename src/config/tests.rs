@@ -196,8 +196,27 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
         ),
         (channel("backoff = \"30s\""), "`backoff` in [channel.welcome] must be a table, not of type string"),
         (
-            channel("rate = \"100/s\""),
-            "`rate` in [channel.welcome] comes later: this version cannot keep what it promises, take it out",
+            channel("rate = \"100/m\""),
+            "`rate` in [channel.welcome] must be a number of 1 to 1000000 and /s, /min or /h, as in \"100/s\", not \"100/m\"",
+        ),
+        (channel("rate = 100"), "`rate` in [channel.welcome] must be a string, not of type integer"),
+        (channel("burst = 5"), "`burst` in [channel.welcome] says nothing without `rate`"),
+        (
+            channel("rate = \"1/s\"\nburst = 0"),
+            "`burst` in [channel.welcome] must be 1 to 10000, not 0",
+        ),
+        (
+            channel("window = \"08:00-22:00\""),
+            "`window` in [channel.welcome] needs a `time_zone` beside it, as in \"Asia/Shanghai\"",
+        ),
+        (channel("time_zone = \"UTC\""), "`time_zone` in [channel.welcome] says nothing without `window`"),
+        (
+            channel("window = \"8-22\"\ntime_zone = \"UTC\""),
+            "[channel.welcome]: `window` must be as in \"08:00-22:00\", not \"8-22\"",
+        ),
+        (
+            channel("window = \"08:00-22:00\"\ntime_zone = \"Asia/Shangai\""),
+            "[channel.welcome]: `time_zone` \"Asia/Shangai\" is no IANA name: did you mean `Asia/Shanghai`?",
         ),
         (
             channel("idempotent_for = \"40s\""),

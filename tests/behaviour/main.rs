@@ -19,6 +19,7 @@ mod fairness;
 mod journal;
 mod operator;
 mod overlap;
+mod pace;
 mod plans;
 mod quiet;
 mod retrying;

@@ -175,6 +175,14 @@ impl Database {
         }
     }
 
+    /// The same for `batch_pace`, whose times are microseconds.
+    pub fn pace_moment(&self, seconds: i64) -> String {
+        match self.engine {
+            Engine::Sqlite => format!("{} * 1000", self.moment(seconds)),
+            Engine::MySql => format!("(NOW(6) + INTERVAL {seconds} SECOND)"),
+        }
+    }
+
     // ---- as an application would ----------------------------------------------------------------------------------
 
     /// A task with targets, pending: draft first, its targets, then ready.

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the endpoint does with one request.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub struct Request {
     pub recipient: String,
     /// 1 for the first request for this recipient.
     pub nth: usize,
+    /// When it had been read.
+    pub at: Instant,
     pub body: serde_json::Value,
 }
 
@@ -205,7 +207,7 @@ fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
             *nth += 1;
             *nth
         };
-        let request = Request { recipient, nth, body };
+        let request = Request { recipient, nth, at: Instant::now(), body };
         shared.state().all.push(request.clone());
         if !answer(shared, &stream, &request)? {
             return Ok(());
@@ -298,10 +300,10 @@ impl FullHouse {
     /// Lets everybody in who still wants to, for this long, and counts the bytes that they say.
     pub fn bytes_heard(self, time: Duration) -> usize {
         self.listener.set_nonblocking(true).unwrap();
-        let end = std::time::Instant::now() + time;
+        let end = Instant::now() + time;
         let mut guests = Vec::new();
         let mut heard = 0;
-        while std::time::Instant::now() < end {
+        while Instant::now() < end {
             while let Ok((guest, _)) = self.listener.accept() {
                 guest.set_nonblocking(true).unwrap();
                 guests.push(guest);
