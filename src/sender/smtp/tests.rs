@@ -458,9 +458,16 @@ mod before_the_dot {
         }
     }
 
-    /// More than any socket holds on the way.
-    fn long() -> Message {
-        message_of("ann@example.com", &("x".repeat(70) + "\r\n").repeat(100_000))
+    /// A mail that is longer than any socket holds on the way.
+    fn send_long(port: u16, timeout: Duration) -> Outcome {
+        let smtp = open(&settings(port), PATIENCE);
+        let mut mail = Mail::new(&message(), true).unwrap_or_else(|outcome| panic!("{outcome:?}"));
+        mail.data = (String::from("x").repeat(70) + "\r\n").repeat(300_000).into_bytes();
+        let mut connection = smtp.server.connect(soon()).unwrap_or_else(|outcome| panic!("{outcome:?}"));
+        match smtp.transact(&mut connection, &mail, soon(), Moment::now() + timeout) {
+            Ended::Over(outcome) => outcome,
+            Ended::Kept(outcome) | Ended::Stale(outcome) => panic!("{outcome:?}"),
+        }
     }
 
     #[test]
@@ -469,12 +476,10 @@ mod before_the_dot {
             for act in [Act::Close, Act::Reset, Act::Stall] {
                 let manner = Manner { body: Some((read, Some(act))), ..in_order() };
                 let server = server::Server::start(manner, vec![]);
-                let timeout = if matches!(act, Act::Stall) { 4 * SHORT } else { PATIENCE };
-                let smtp = open(&settings(server.port), timeout);
-                let outcome = smtp.send(&long(), soon());
+                let timeout = if matches!(act, Act::Stall) { SHORT } else { PATIENCE };
+                let outcome = send_long(server.port, timeout);
                 assert_eq!(kind(&outcome), "deferred", "{read} {act:?}: {outcome:?}");
                 assert!(reason(&outcome).starts_with("the message: "), "{outcome:?}");
-                drop(smtp);
                 assert!(server.finish().messages.is_empty());
             }
         }
@@ -491,7 +496,7 @@ mod before_the_dot {
             let last = Act::SayAndClose(format!("{reply}\r\n").leak());
             let manner = Manner { body: Some((1000, Some(last))), ..in_order() };
             let server = server::Server::start(manner, vec![]);
-            let outcome = open(&settings(server.port), PATIENCE).send(&long(), soon());
+            let outcome = send_long(server.port, PATIENCE);
             assert_eq!(kind(&outcome), expected, "{reply}: {outcome:?}");
             assert!(server.finish().messages.is_empty());
         }
