@@ -26,6 +26,7 @@ pub enum Kind {
     Http(http::Settings),
     Exec(exec::Settings),
     File(file::Settings),
+    Smtp(smtp::Settings),
 }
 
 impl Kind {
@@ -36,6 +37,7 @@ impl Kind {
             Self::Http(settings) => Box::new(http::Http::open(settings, timeout, concurrency)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
+            Self::Smtp(settings) => Box::new(smtp::Smtp::open(settings, timeout, concurrency)?),
         })
     }
 
@@ -43,13 +45,14 @@ impl Kind {
     pub fn longest(&self, timeout: Duration) -> Duration {
         match self {
             Self::Http(_) | Self::Exec(_) | Self::File(_) => timeout,
+            Self::Smtp(settings) => settings.longest(timeout),
         }
     }
 
     pub fn memory(&self) -> Memory {
         match self {
             Self::Http(_) | Self::Exec(_) => Memory::Said,
-            Self::File(_) => Memory::None,
+            Self::File(_) | Self::Smtp(_) => Memory::None,
         }
     }
 }
