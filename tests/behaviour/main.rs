@@ -23,6 +23,7 @@ mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod smtp;
 mod stopped;
 mod stopping;
 mod texts;

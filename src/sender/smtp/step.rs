@@ -100,8 +100,6 @@ pub fn outcome(step: Step, reply: &Reply) -> Option<Outcome> {
         // Too long is this message; over quota is the sender.
         (Step::Mail, 500..=599) if matches!(reply.enhanced(), Some("5.2.3" | "5.3.4")) => rejected(),
         (Step::Mail, 452 | 500..=599) => unavailable(),
-        // The command, not the recipient.
-        (Step::Rcpt | Step::Data, 500 | 502..=504) => unavailable(),
         (Step::Rcpt, 450 | 451) => deferred(Some(GREYLISTED)),
         (Step::Rcpt | Step::Data | Step::Body, 500..=599) => rejected(),
         (Step::Mail | Step::Rcpt | Step::Data | Step::Body, 400..=499) => deferred(None),

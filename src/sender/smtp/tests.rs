@@ -789,7 +789,7 @@ mod the_table {
                 250 | 251 | 252 => "go on",
                 421 => "unreached",
                 450 | 451 => "deferred for minutes",
-                500 | 502 | 503 | 504 | 530 | 534 | 535 | 538 => "unavailable",
+                530 | 534 | 535 | 538 => "unavailable",
                 500..=599 => "rejected",
                 _ => "deferred",
             };
@@ -797,7 +797,7 @@ mod the_table {
             let data = match code {
                 354 => "go on",
                 421 => "unreached",
-                500 | 502 | 503 | 504 | 530 | 534 | 535 | 538 => "unavailable",
+                530 | 534 | 535 | 538 => "unavailable",
                 500..=599 => "rejected",
                 _ => "deferred",
             };
