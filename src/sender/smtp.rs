@@ -321,10 +321,11 @@ impl Smtp {
             return ended;
         }
         if let Err(why) = connection.write(&mail.data, end) {
-            return Ended::Over(last_words(connection, &why));
+            return Ended::Over(last_words(connection).unwrap_or_else(|_| Step::Body.broken(&why)));
         }
+        // Left or said already, it would be taken for the answer.
         if connection.is_out_of_turn() {
-            return Ended::Over(Step::Body.broken("the server spoke out of turn"));
+            return Ended::Over(last_words(connection).unwrap_or_else(|why| Step::Body.broken(&why)));
         }
         if until.passed() {
             return Ended::Over(Outcome::too_late());
@@ -447,12 +448,10 @@ fn refused_by(reply: &reply::Reply, outcome: Outcome) -> Ended {
     }
 }
 
-/// The message could not be written to its end. The server may have said why, before it left.
-fn last_words(connection: &mut Connection, why: &str) -> Outcome {
-    match connection.reply(Moment::now() + LAST_WORDS) {
-        Ok(reply) => outcome(Step::Body, &reply).unwrap_or_else(|| Step::Body.broken(why)),
-        Err(_) => Step::Body.broken(why),
-    }
+/// What a server said before the message had ended.
+fn last_words(connection: &mut Connection) -> Result<Outcome, String> {
+    let reply = connection.reply(Moment::now() + LAST_WORDS)?;
+    Ok(outcome(Step::Body, &reply).unwrap_or_else(|| Step::Body.broken(&reply.text())))
 }
 
 /// The command that begins a transaction, if this server can take the mail at all.

@@ -176,9 +176,9 @@ impl Connection {
         }
     }
 
-    /// Whether something was said that nobody asked for.
-    pub fn is_out_of_turn(&self) -> bool {
-        !self.read.is_empty()
+    /// Whether something was said that nobody asked for, or the server has left.
+    pub fn is_out_of_turn(&mut self) -> bool {
+        !self.read.is_empty() || self.wire.has_news().unwrap_or(true)
     }
 
     /// The reply that lets it go on, or what became of the message.

@@ -450,11 +450,43 @@ mod before_the_dot {
 
     #[test]
     fn a_reply_that_nobody_asked_for_is_no_reply_to_what_follows() {
-        for (step, reply) in [("MAIL", "250 ok\r\n250 ok\r\n"), ("DATA", "354 go\r\n250 queued as X\r\n")] {
+        for (step, reply, says) in [
+            ("MAIL", "250 ok\r\n250 ok\r\n", "RCPT TO: the server spoke out of turn"),
+            ("DATA", "354 go\r\n250 queued as X\r\n", "the message: not expected: 250 queued as X"),
+        ] {
             let (outcome, seen) = outcome_of(in_order(), vec![at(step, Act::Say(reply))]);
             assert_eq!(kind(&outcome), "deferred", "{step}: {outcome:?}");
-            assert!(reason(&outcome).ends_with("the server spoke out of turn"), "{outcome:?}");
+            assert_eq!(reason(&outcome), says);
             assert!(seen.messages.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_left_or_spoken_is_noticed_before_the_dot() {
+        for tls in [Tls::None, Tls::Implicit] {
+            let identity = Identity::of("127.0.0.1");
+            let (file, implicit) = (NamedTempFile::new().unwrap(), tls == Tls::Implicit);
+            std::fs::write(file.path(), &identity.pem).unwrap();
+            let manner = Manner { identity: Some(identity), implicit, ..in_order() };
+            let server = server::Server::start(manner, vec![at("RSET", Act::Close).of(1)]);
+            let ca_file = implicit.then(|| file.path().into());
+            let smtp = open(&Settings { tls, ca_file, ..settings(server.port) }, PATIENCE);
+            let connect = || smtp.server.connect(soon()).unwrap_or_else(|outcome| panic!("{outcome:?}"));
+
+            let mut left = connect();
+            assert!(!left.is_out_of_turn(), "{tls:?}: what TLS says by itself is nothing said");
+            left.write(b"RSET\r\n", soon()).unwrap();
+            server.wait_until_ended(1);
+            assert!(left.is_out_of_turn(), "{tls:?}");
+
+            let mut spoken = connect();
+            spoken.write(b"RSET\r\nRSET\r\n", soon()).unwrap();
+            assert_eq!(spoken.reply(soon()).unwrap().code, 250);
+            let end = soon();
+            while !spoken.is_out_of_turn() {
+                assert!(!end.passed());
+            }
+            assert_eq!(spoken.reply(soon()).unwrap().code, 250, "and it can be heard");
         }
     }
 

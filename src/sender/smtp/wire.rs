@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
@@ -76,6 +78,24 @@ impl Wire {
         }
     }
 
+    /// Whether something has come, or the connection has ended, without waiting for it.
+    pub fn has_news(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain(timed) => timed.is_readable(),
+            Self::Tls(stream) => {
+                // Not each record of TLS is something said.
+                while stream.sock.is_readable()? {
+                    let ended = stream.conn.read_tls(&mut stream.sock)? == 0;
+                    let state = stream.conn.process_new_packets().map_err(io::Error::other)?;
+                    if ended || state.peer_has_closed() || state.plaintext_bytes_to_read() > 0 {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+
     /// Adds what has come, at least one byte.
     pub fn read(&mut self, to: &mut Vec<u8>) -> io::Result<()> {
         let mut part = [0; 4096];
@@ -107,16 +127,22 @@ fn look_up(host: &str, port: u16, until: Moment) -> io::Result<Vec<SocketAddr>> 
 }
 
 impl Timed {
+    fn is_readable(&self) -> io::Result<bool> {
+        let mut ready = [PollFd::new(&self.tcp, PollFlags::IN)];
+        Ok(poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
+    }
+
     /// Does it, with the time that is left, again when a signal came in between.
-    fn timed(&mut self, mut doing: impl FnMut(&mut TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+    fn timed(
+        &mut self,
+        mut doing: impl FnMut(&mut TcpStream, Option<Duration>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         loop {
             let left = self.until.left();
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.tcp.set_read_timeout(Some(left))?;
-            self.tcp.set_write_timeout(Some(left))?;
-            match doing(&mut self.tcp) {
+            match doing(&mut self.tcp, Some(left)) {
                 // Too early by less than the clock's tick, or a signal.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
                 done => return done,
@@ -127,13 +153,19 @@ impl Timed {
 
 impl Read for Timed {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.timed(|tcp| tcp.read(to))
+        self.timed(|tcp, left| {
+            tcp.set_read_timeout(left)?;
+            tcp.read(to)
+        })
     }
 }
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.timed(|tcp| tcp.write(bytes))
+        self.timed(|tcp, left| {
+            tcp.set_write_timeout(left)?;
+            tcp.write(bytes)
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
