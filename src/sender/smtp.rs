@@ -78,7 +78,7 @@ pub struct Settings {
 pub enum Tls {
     None,
     #[default]
-    StartTls,
+    Starttls,
     Implicit,
 }
 
@@ -270,12 +270,12 @@ impl Smtp {
         settings.check()?;
         let security = match settings.tls {
             Tls::None => Security::None,
-            Tls::StartTls => Security::StartTls(tls_config(settings)?, server_name(settings)?),
+            Tls::Starttls => Security::StartTls(tls_config(settings)?, server_name(settings)?),
             Tls::Implicit => Security::Implicit(tls_config(settings)?, server_name(settings)?),
         };
         let port = settings.port.unwrap_or(match settings.tls {
             Tls::None => 25,
-            Tls::StartTls => 587,
+            Tls::Starttls => 587,
             Tls::Implicit => 465,
         });
         let login = settings.user.as_ref().zip(settings.password.as_ref());

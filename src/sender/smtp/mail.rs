@@ -126,8 +126,7 @@ fn part(kind: ContentType, text: String) -> SinglePart {
     let text = text.replace("\r\n", "\n").replace('\r', "\n").replace('\n', "\r\n");
     let strange = text.bytes().any(|byte| byte.is_ascii_control() && !matches!(byte, b'\r' | b'\n' | b'\t'));
     let body = if strange {
-        Body::new_with_encoding(text, ContentTransferEncoding::QuotedPrintable)
-            .unwrap_or_else(|text| Body::new(text))
+        Body::new_with_encoding(text, ContentTransferEncoding::QuotedPrintable).unwrap_or_else(Body::new)
     } else {
         Body::new(text)
     };

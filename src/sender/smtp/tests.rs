@@ -259,7 +259,7 @@ mod tls {
     #[test]
     fn a_server_that_the_file_vouches_for_is_believed() {
         let identity = Identity::of("127.0.0.1");
-        for tls in [Tls::StartTls, Tls::Implicit] {
+        for tls in [Tls::Starttls, Tls::Implicit] {
             let manner = manner(&identity, tls == Tls::Implicit);
             let (outcome, seen) = send(&identity, tls, true, PATIENCE, manner, vec![]);
             assert_eq!(outcome, accepted(), "{tls:?}");
@@ -267,7 +267,7 @@ mod tls {
             let hellos = seen.commands().iter().filter(|command| **command == "EHLO").count();
             assert_eq!(
                 hellos,
-                if tls == Tls::StartTls { 2 } else { 1 },
+                if tls == Tls::Starttls { 2 } else { 1 },
                 "what was offered in the clear is forgotten"
             );
         }
@@ -275,7 +275,7 @@ mod tls {
 
     #[test]
     fn a_certificate_that_nobody_vouches_for_or_of_another_host_needs_a_person() {
-        for tls in [Tls::StartTls, Tls::Implicit] {
+        for tls in [Tls::Starttls, Tls::Implicit] {
             for (name, known) in [("127.0.0.1", false), ("elsewhere.example", true)] {
                 let identity = Identity::of(name);
                 let manner = manner(&identity, tls == Tls::Implicit);
@@ -290,7 +290,7 @@ mod tls {
     #[test]
     fn a_server_without_starttls_gets_nothing_in_the_clear() {
         let identity = Identity::of("127.0.0.1");
-        let (outcome, seen) = send(&identity, Tls::StartTls, true, PATIENCE, in_order(), vec![]);
+        let (outcome, seen) = send(&identity, Tls::Starttls, true, PATIENCE, in_order(), vec![]);
         assert_eq!(kind(&outcome), "unavailable");
         assert!(reason(&outcome).contains("offers no STARTTLS"), "{outcome:?}");
         assert_eq!(seen.commands(), ["EHLO"]);
@@ -312,7 +312,7 @@ mod tls {
         for rule in refused {
             let said = format!("{} {:?}", rule.step, rule.act);
             let manner = manner(&identity, false);
-            let (outcome, seen) = send(&identity, Tls::StartTls, true, SHORT, manner, vec![rule]);
+            let (outcome, seen) = send(&identity, Tls::Starttls, true, SHORT, manner, vec![rule]);
             assert_eq!(kind(&outcome), "unreached", "{said}: {outcome:?}");
             assert_eq!(seen.commands(), ["EHLO", "STARTTLS"], "{said}");
         }
@@ -329,7 +329,7 @@ mod tls {
         let forged = Act::Say("220 go\r\n250 forged\r\n");
         let (outcome, seen) = send(
             &identity,
-            Tls::StartTls,
+            Tls::Starttls,
             true,
             PATIENCE,
             manner(&identity, false),
@@ -818,7 +818,7 @@ mod the_table {
             };
             assert_eq!(of(Step::Mail, code, ""), mail, "MAIL {code}");
             let rcpt = match code {
-                250 | 251 | 252 => "go on",
+                250..=252 => "go on",
                 421 => "unreached",
                 450 | 451 => "deferred for minutes",
                 530 | 534 | 535 | 538 => "unavailable",
@@ -937,7 +937,7 @@ mod refused_settings {
     fn a_ca_file_without_a_certificate_is_refused() {
         let file = NamedTempFile::new().unwrap();
         let ca_file = Some(file.path().to_owned());
-        let error = Smtp::open(&Settings { tls: Tls::StartTls, ca_file, ..settings(25) }, PATIENCE, 1);
+        let error = Smtp::open(&Settings { tls: Tls::Starttls, ca_file, ..settings(25) }, PATIENCE, 1);
         assert!(error.err().unwrap().to_string().ends_with("no certificate in it"));
     }
 
