@@ -4,6 +4,7 @@
 pub mod exec;
 pub mod file;
 pub mod http;
+pub mod smtp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -32,16 +33,18 @@ pub enum Kind {
     Http(http::Settings),
     Exec(exec::Settings),
     File(file::Settings),
+    Smtp(smtp::Settings),
 }
 
 impl Kind {
     /// The sender: ready, nothing sent, connected to nothing. Errors are about the settings.
     pub fn open(&self, exchange: &Exchange) -> Result<Box<dyn Sender>> {
-        let timeout = exchange.timeout;
+        let Exchange { timeout, concurrency, .. } = *exchange;
         Ok(match self {
             Self::Http(settings) => Box::new(http::Http::open(settings, exchange)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
+            Self::Smtp(settings) => Box::new(smtp::Smtp::open(settings, timeout, concurrency)?),
         })
     }
 
@@ -49,13 +52,14 @@ impl Kind {
     pub fn longest(&self, timeout: Duration) -> Duration {
         match self {
             Self::Http(_) | Self::Exec(_) | Self::File(_) => timeout,
+            Self::Smtp(settings) => settings.longest(timeout),
         }
     }
 
     pub fn memory(&self) -> Memory {
         match self {
             Self::Http(_) | Self::Exec(_) => Memory::Said,
-            Self::File(_) => Memory::None,
+            Self::File(_) | Self::Smtp(_) => Memory::None,
         }
     }
 }

@@ -26,6 +26,7 @@ mod plans;
 mod quiet;
 mod retrying;
 mod signed;
+mod smtp;
 mod stopped;
 mod stopping;
 mod suppression;
