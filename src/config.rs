@@ -5,8 +5,8 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path` and in the file's `database_url` (percent-encoded there) is the
-//! environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
+//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path`, `host`, `user`, `password` and in the file's `database_url`
+//! (percent-encoded there) is the environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
 //! once, for every command.
@@ -33,7 +33,7 @@ use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::pace::Pace;
-use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http};
+use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, smtp};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
@@ -57,11 +57,11 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 const IN_FLIGHT_MOST: usize = 1024;
 
 /// Kinds that have their name already.
-const LATER_KINDS: [&str; 2] = ["smtp", "wechat"];
-const KINDS: [&str; 3] = ["exec", "file", "http"];
+const LATER_KINDS: [&str; 1] = ["wechat"];
+const KINDS: [&str; 4] = ["exec", "file", "http", "smtp"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 5] = ["command", "headers", "path", "sign_key", "url"];
+const EXPANDED: [&str; 8] = ["command", "headers", "host", "password", "path", "sign_key", "url", "user"];
 
 pub struct Config {
     pub database_url: String,
@@ -259,9 +259,6 @@ impl Channel {
         };
         let sender =
             self.kind.open(&exchange).map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
-        if self.secrets.is_empty() {
-            return Ok(sender);
-        }
         Ok(Box::new(Discreet::new(sender, &self.secrets)))
     }
 
@@ -269,11 +266,10 @@ impl Channel {
         let names: Vec<String> = all.table.keys().cloned().collect();
         let mut channels = BTreeMap::new();
         for name in names {
-            let good = |c: char| word(c) || c == '-' || c == '.';
-            if !(1..=64).contains(&name.len()) || !name.chars().all(good) {
-                return Err(all.refuse(format!(
-                    "`{name}` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`"
-                )));
+            if !is_channel_name(&name) {
+                return Err(
+                    all.refuse(format!("`{name}` is no name for a channel: it takes {CHANNEL_NAMES}"))
+                );
             }
             if let Some(section) = all.inner(&name)? {
                 channels.insert(name.clone(), Self::read(name, section, lanes, env)?);
@@ -340,6 +336,17 @@ impl Channel {
                 section.checked(settings.check(), &unset)?;
                 (Kind::File(settings), unset)
             }
+            "smtp" => {
+                let (settings, unset) = section.own::<smtp::Settings>(env)?;
+                section.checked(settings.check(), &unset)?;
+                if body.is_some() {
+                    return Err(section.refuse(format!(
+                        "{} is not for a mail: its templates are `subject`, `text`, `html` and the like; take it out",
+                        section.key("body")
+                    )));
+                }
+                (Kind::Smtp(settings), unset)
+            }
             later if LATER_KINDS.contains(&later) => {
                 return Err(section.refuse(format!(
                     "{} = \"{later}\" comes later: this version has {}",
@@ -357,10 +364,18 @@ impl Channel {
         };
         policy.idempotent_for = section.idempotent_for(&policy, &kind, timeout)?;
         let with_attempt = policy.idempotent_for.is_none();
-        let template = body
-            .map(|body| Template::json(&body, with_attempt))
-            .transpose()
-            .map_err(|error| section.refuse(format!("{} cannot be read: {error:#}", section.key("body"))))?;
+        let template = match &kind {
+            Kind::Smtp(settings) => {
+                let texts = settings.texts();
+                let texts: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+                let template = Template::texts(&texts, with_attempt)
+                    .map_err(|error| section.refuse(format!("[{}]: {error:#}", section.name)))?;
+                Some(template)
+            }
+            _ => body.map(|body| Template::json(&body, with_attempt)).transpose().map_err(|error| {
+                section.refuse(format!("{} cannot be read: {error:#}", section.key("body")))
+            })?,
+        };
         if redirect_to.as_deref().is_some_and(|recipient| recipient.trim().is_empty()) {
             return Err(section.refuse(format!(
                 "{} is empty: name the one recipient of everything, or take it out",
@@ -433,6 +448,14 @@ fn usage(sentence: String) -> Error {
 
 fn word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// What [`is_channel_name`] asks for.
+pub const CHANNEL_NAMES: &str = "1-64 ASCII letters, digits, `_`, `-` and `.`";
+
+/// Whether a channel can be called so.
+pub fn is_channel_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.chars().all(|c| word(c) || c == '-' || c == '.')
 }
 
 fn within(what: &str, value: Duration, range: &RangeInclusive<Duration>) -> Result<()> {

@@ -141,7 +141,7 @@ pub struct Served {
     pub retry: u64,
     pub unknown: u64,
     pub returned: u64,
-    /// Never begun: no message could be made of them.
+    /// Never begun: no message could be made of them, or they are suppressed.
     pub refused: u64,
     pub settled: Settled,
     pub ended: Option<Ended>,
@@ -389,6 +389,11 @@ impl<'a> Delivery<'a> {
                         self.lease.task(),
                         begun.fenced
                     );
+                }
+                if !begun.suppressed.is_empty() {
+                    // Nobody's fault, and no word on the message: they are not counted as rejected.
+                    log::debug!("suppressed task={} targets={:?}", self.lease.task(), begun.suppressed);
+                    self.served.refused += begun.suppressed.len() as u64;
                 }
                 if !begun.unknown.is_empty() {
                     log::info!("unknown task={} targets={:?}", self.lease.task(), begun.unknown);

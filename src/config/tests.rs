@@ -62,6 +62,8 @@ fn refused(text: &str) -> String {
 }
 
 const HTTP: &str = "[channel.welcome]\nkind = \"http\"\nurl = \"https://h/\"\nbody = \"1\"\n";
+const SMTP: &str =
+    "[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\nsubject = \"s\"\ntext = \"t\"\n";
 
 #[test]
 fn the_example_says_what_holds_without_it() {
@@ -69,7 +71,8 @@ fn the_example_says_what_holds_without_it() {
     let bare = loaded(&format!(
         "{DATABASE}[channel.welcome]\nkind = \"http\"\nurl = \"https://h/\"\nbody = \"1\"\n\
          [channel.local]\nkind = \"exec\"\ncommand = [\"/usr/local/bin/send\"]\n\
-         [channel.spool]\nkind = \"file\"\npath = \"/var/spool/batch-send.jsonl\"\n"
+         [channel.spool]\nkind = \"file\"\npath = \"/var/spool/batch-send.jsonl\"\n\
+         [channel.mail]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\nsubject = \"s\"\ntext = \"t\"\n"
     ));
     assert_eq!(example.run, bare.run);
     assert_eq!(example.table_prefix, bare.table_prefix);
@@ -84,10 +87,13 @@ fn the_example_says_what_holds_without_it() {
             (Kind::Http(one), Kind::Http(other)) => assert_eq!(one.method, other.method),
             (Kind::Exec(one), Kind::Exec(other)) => assert_eq!(one, other),
             (Kind::File(one), Kind::File(other)) => assert_eq!(one, other),
+            (Kind::Smtp(one), Kind::Smtp(other)) => {
+                assert_eq!((one.tls, one.answer_timeout), (other.tls, other.answer_timeout));
+            }
             _ => panic!("{}: another kind", one.name),
         }
     }
-    assert_eq!(example.channels.len(), 3);
+    assert_eq!(example.channels.len(), 4);
 }
 
 #[test]
@@ -120,7 +126,9 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
     };
     let known = [listed(&common), listed(&refused("[channel.c]\nkind = \"exec\"\nxxxxx = 1\n"))].concat();
     let http = listed(&refused("[channel.c]\nkind = \"http\"\nbody = \"\"\nxxxxx = 1\n"));
-    for key in known.iter().chain(&http) {
+    let smtp = listed(&refused("[channel.c]\nkind = \"smtp\"\nxxxxx = 1\n"));
+    own.extend(keys(&channel["mail"]));
+    for key in known.iter().chain(&http).chain(&smtp) {
         assert!(own.contains(key), "`{key}` is not in the example");
     }
     for key in listed(&refused("[run]\nxxxxx = 1\n")) {
@@ -172,6 +180,7 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
     let channel = |line: &str| format!("{HTTP}{line}\n");
     let run = |line: &str| format!("[run]\n{line}\n");
     let exec = |line: &str| format!("[channel.x]\nkind = \"exec\"\n{line}\n");
+    let smtp = |line: &str| format!("{SMTP}{line}\n");
     let file = |line: &str| format!("[channel.x]\nkind = \"file\"\n{line}\n");
     let table = [
         (channel("timeout = \"11m\""), "`timeout` in [channel.welcome] must be 1ms to 10m, not 11m"),
@@ -249,12 +258,29 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
         ("[channel.c]\nkind = \"http\"\nbody = \"1\"\n".into(), "[channel.c]: missing field `url`"),
         (
             "[channel.c]\nurl = \"https://h/\"\n".into(),
-            "`kind` in [channel.c] is missing: one of exec, file, http",
+            "`kind` in [channel.c] is missing: one of exec, file, http, smtp",
         ),
         (
-            "[channel.c]\nkind = \"smtp\"\n".into(),
-            "`kind` in [channel.c] = \"smtp\" comes later: this version has exec, file, http",
+            "[channel.c]\nkind = \"wechat\"\n".into(),
+            "`kind` in [channel.c] = \"wechat\" comes later: this version has exec, file, http, smtp",
         ),
+        (
+            smtp("body = \"1\""),
+            "`body` in [channel.m] is not for a mail: its templates are `subject`, `text`, `html` and the like; take it out",
+        ),
+        (
+            smtp("idempotent_for = \"24h\""),
+            "`idempotent_for` in [channel.m]: nothing behind this channel drops a message whose key it has seen; take it out",
+        ),
+        (smtp("tls = \"ssl\""), "`tls` in [channel.m]: unknown variant `ssl`, expected one of `none`, `starttls`, `implicit`"),
+        (smtp("answer_timeout = \"11m\""), "[channel.m]: `answer_timeout` must be 1ms to 10m"),
+        (smtp("password = \"secret\""), "[channel.m]: `user` and `password` go together: give both, or neither"),
+        (
+            smtp("html = \"{{ name }}\""),
+            "[channel.m]: unknown variable `name` in the html: it may use task.id, task.name, task.payload, target.id, target.recipient, target.params, key, attempt",
+        ),
+        (smtp("headers = { To = \"x\" }"), "[channel.m]: headers: To is not yours to set; leave it out"),
+        ("[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\n".into(), "[channel.m]: missing field `subject`"),
         (
             "[channel.\"a b\"]\nkind = \"file\"\n".into(),
             "`a b` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`",
@@ -417,6 +443,19 @@ fn no_refusal_shows_a_secret() {
         assert!(text.contains("in [channel.c]: invalid type"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
+}
+
+#[test]
+fn a_password_for_mail_comes_from_the_environment_and_its_answer_counts_among_the_time() {
+    let text = format!("{DATABASE}{SMTP}user = \"app\"\npassword = \"${{PW}}\"\nanswer_timeout = \"1m\"\n");
+    let config = Set::new(&text).with("PW", "s3cret").load().unwrap();
+    let Kind::Smtp(smtp) = &config.channels["m"].kind else { panic!("another kind") };
+    assert_eq!(smtp.password.as_deref(), Some("s3cret"));
+    assert_eq!(config.channels["m"].longest(), 70 * SECOND);
+    assert!(config.channels["m"].sender(1).is_ok());
+
+    let error = Set::new(&text).load().unwrap().channels["m"].sender(1).err().unwrap().to_string();
+    assert!(error.contains("has no `PW`, which `password` asks for"), "{error}");
 }
 
 #[test]

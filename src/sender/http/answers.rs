@@ -3,7 +3,7 @@
 //!
 //! The first rule that fits decides. Where none fits, the table does, unless a rule for that status asks for the body: then the
 //! status alone says nothing, and the answer is Unknown. A body that cannot be read is what every rule that asks for it may have
-//! been about: a later rule decides only if all of these mean that the message was not accepted.
+//! been about: a later rule decides only if all of these, and that rule, mean that the message was not accepted.
 
 mod read;
 
@@ -76,7 +76,8 @@ impl Rules {
         let (mut asked, mut perhaps) = (false, false);
         for rule in self.0.iter().filter(|rule| rule.statuses.contains(&answer.status)) {
             if rule.conditions.is_empty() {
-                if perhaps {
+                let unread = asked && answer.json().is_none();
+                if unread && (perhaps || rule.verdict == Accepted) {
                     break;
                 }
                 return rule.verdict.outcome(answer, secrets);

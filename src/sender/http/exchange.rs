@@ -27,9 +27,6 @@ pub const LONGEST_BODY: usize = 256 * 1024;
 /// Of a body that is only shown, no more than this is kept.
 pub const KEPT_BODY: usize = 4 * 1024;
 
-/// Characters of a body in a reason.
-const SHOWN_BODY: usize = 200;
-
 /// ureq's own buffers are 128 KiB each way, for every connection, and twice with TLS. The head of an answer must fit into this one.
 pub const INPUT_BUFFER: usize = 16 * 1024;
 
@@ -162,7 +159,8 @@ impl Answer {
             End::Cut => ", the answer cut short",
             End::TooLong => ", the answer longer than 256 KiB",
         };
-        let text = on_one_line(&String::from_utf8_lossy(&self.body), secrets);
+        let shown = &self.body[..self.body.len().min(KEPT_BODY)];
+        let text = on_one_line(&String::from_utf8_lossy(shown), secrets);
         let colon = if text.is_empty() { "" } else { ": " };
         format!("HTTP {}{end}{colon}{text}", self.status)
     }
@@ -203,7 +201,7 @@ fn is_of_the_network(error: &ureq::Error) -> bool {
     matches!(error, Io(_) | Timeout(_) | HostNotFound | ConnectionFailed)
 }
 
-/// The beginning of a text from outside: one line, nothing unprintable, no secrets.
+/// A text from outside: one line, nothing unprintable, no secrets.
 fn on_one_line(text: &str, secrets: &Secrets) -> String {
     let mut text =
         text.split(|c: char| c.is_whitespace() || c.is_control()).fold(String::new(), |mut line, word| {
@@ -214,7 +212,7 @@ fn on_one_line(text: &str, secrets: &Secrets) -> String {
             line
         });
     secrets.hide(&mut text);
-    text.chars().take(SHOWN_BODY).collect()
+    text
 }
 
 /// Reads a body to its end, and keeps its beginning.

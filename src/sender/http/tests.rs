@@ -547,7 +547,7 @@ mod an_answer {
         assert_eq!(outcome, Outcome::Rejected { reason: "HTTP 410".into() });
 
         let outcome = outcome_of_answer(answer("500 Internal Server Error", &"ü".repeat(10_000)));
-        assert_eq!(outcome, Outcome::Unknown { reason: format!("HTTP 500: {}", "ü".repeat(200)) });
+        assert_eq!(outcome, Outcome::Unknown { reason: format!("HTTP 500: {}", "ü".repeat(2048)) });
     }
 
     #[test]

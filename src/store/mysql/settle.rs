@@ -19,6 +19,7 @@ impl Written {
     pub(super) fn into_begun(mut self, ready: Vec<Ready>, lease: &Lease) -> Begun {
         let mut begun = Begun { settled: self.settled, ..Begun::default() };
         for Ready { claimed: Claimed { target, token, .. }, message, .. } in ready {
+            let suppressed = self.suppressed.remove(&(token, target.id));
             if self.begun.remove(&(token, target.id)) {
                 begun.in_flight.push(InFlight {
                     id: target.id,
@@ -28,9 +29,9 @@ impl Written {
                     until: self.since + lease.terms.send,
                     message,
                 });
-            } else if self.suppressed.remove(&(token, target.id)) {
+            } else if suppressed && !target.in_doubt {
                 begun.suppressed.push(target.id);
-            } else if self.unknown.remove(&(token, target.id)) {
+            } else if suppressed || self.unknown.remove(&(token, target.id)) {
                 begun.unknown.push(target.id);
             } else {
                 begun.fenced.push(target.id);
