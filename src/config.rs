@@ -5,7 +5,7 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `command`, `path` and in the file's `database_url` (percent-encoded there) is the
+//! `${NAME}` in `url`, `headers`, `command`, `path`, `appid`, `secret` and in the file's `database_url` (percent-encoded there) is the
 //! environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
@@ -28,11 +28,11 @@ use clap::ValueEnum;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
-use self::environment::{Environment, environment, expand, percent_encoded, text_of};
+use self::environment::{Environment, environment, expand, text_of};
 use self::section::{Section, neighbour, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
-use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http};
+use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, percent_encoded, wechat};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
@@ -56,11 +56,11 @@ const IN_FLIGHT_MOST: usize = 1024;
 
 /// Keys and kinds that have their name already.
 const LATER_KEYS: [&str; 6] = ["answers", "idempotency_header", "rate", "sign", "time_zone", "window"];
-const LATER_KINDS: [&str; 2] = ["smtp", "wechat"];
-const KINDS: [&str; 3] = ["exec", "file", "http"];
+const LATER_KINDS: [&str; 1] = ["smtp"];
+const KINDS: [&str; 4] = ["exec", "file", "http", "wechat"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 4] = ["command", "headers", "path", "url"];
+const EXPANDED: [&str; 6] = ["appid", "command", "headers", "path", "secret", "url"];
 
 pub struct Config {
     pub database_url: String,
@@ -331,6 +331,11 @@ impl Channel {
                 let (settings, unset) = section.own::<file::Settings>(env)?;
                 section.checked(settings.check(), &unset)?;
                 (Kind::File(settings), unset)
+            }
+            "wechat" => {
+                let (settings, unset) = section.own::<wechat::Settings>(env)?;
+                section.checked(settings.check(body.as_deref()), &unset)?;
+                (Kind::Wechat(settings), unset)
             }
             later if LATER_KINDS.contains(&later) => {
                 return Err(section.refuse(format!(
