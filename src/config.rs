@@ -5,7 +5,7 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `command`, `path`, `appid`, `secret` and in the file's `database_url` (percent-encoded there) is the
+//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path`, `appid`, `secret` and in the file's `database_url` (percent-encoded there) is the
 //! environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
@@ -29,14 +29,14 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
 use self::environment::{Environment, environment, expand, text_of};
-use self::section::{Section, neighbour, out_of};
+use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, percent_encoded, wechat};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
-use crate::trouble::Trouble;
+use crate::trouble::{Trouble, neighbour};
 use crate::who;
 
 const FILE: &str = "/etc/batch-send/config.toml";
@@ -55,12 +55,12 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 const IN_FLIGHT_MOST: usize = 1024;
 
 /// Keys and kinds that have their name already.
-const LATER_KEYS: [&str; 6] = ["answers", "idempotency_header", "rate", "sign", "time_zone", "window"];
+const LATER_KEYS: [&str; 3] = ["rate", "time_zone", "window"];
 const LATER_KINDS: [&str; 1] = ["smtp"];
 const KINDS: [&str; 4] = ["exec", "file", "http", "wechat"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 6] = ["appid", "command", "headers", "path", "secret", "url"];
+const EXPANDED: [&str; 7] = ["appid", "command", "headers", "path", "secret", "sign_key", "url"];
 
 pub struct Config {
     pub database_url: String,
@@ -309,6 +309,7 @@ impl Channel {
         let (kind, unset) = match kind.as_str() {
             "http" => {
                 let (settings, unset) = section.own::<http::Settings>(env)?;
+                section.checked(settings.check(), &unset)?;
                 if settings.ca_file.as_deref().is_some_and(Path::is_relative) {
                     return Err(
                         section.refuse(format!("{} must be an absolute path", section.key("ca_file")))

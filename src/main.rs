@@ -14,6 +14,7 @@ mod sender;
 mod settlement;
 mod stop;
 mod store;
+mod suppression;
 mod target;
 mod task;
 mod trouble;

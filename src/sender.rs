@@ -32,12 +32,12 @@ pub enum Kind {
 impl Kind {
     /// The sender: ready, nothing sent, connected to nothing. Errors are about the settings.
     pub fn open(&self, exchange: &Exchange) -> Result<Box<dyn Sender>> {
-        let Exchange { timeout, concurrency, .. } = *exchange;
+        let timeout = exchange.timeout;
         Ok(match self {
-            Self::Http(settings) => Box::new(http::Http::open(settings, timeout, concurrency)?),
+            Self::Http(settings) => Box::new(http::Http::open(settings, exchange)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
-            Self::Wechat(settings) => Box::new(wechat::Wechat::open(settings, timeout, concurrency)?),
+            Self::Wechat(settings) => Box::new(wechat::Wechat::open(settings, exchange)?),
         })
     }
 

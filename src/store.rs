@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 use crate::message::Message;
 use crate::moment::Moment;
+use crate::suppression::{SUPPRESSED, Suppression};
 use crate::target::{NewTarget, Target, TargetId, TargetRow};
 use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When, show_time};
 
@@ -46,6 +47,9 @@ pub const REASON_MOST: usize = 500;
 /// What `fenced` answers and audits say of a late "not accepted".
 pub const ANSWERED_LATE: &str = "not accepted; answered late";
 
+/// The channel of a suppression that is for all of them. No channel can be called so.
+const EVERY_CHANNEL: &str = "*";
+
 /// For how long a task without any target, or whose channel nobody knows, is waited for before it pauses.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -56,6 +60,8 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Terms {
     /// Host and pid, for people.
     pub owner: String,
+    /// The channel's name: who is suppressed for it gets nothing.
+    pub channel: String,
     /// How long a lease, and a claim before its begin, lasts unless renewed.
     pub lease: Duration,
     /// From begin to the end of its send, the wait for an idle sender included. `begin` writes
@@ -315,6 +321,8 @@ pub struct Begun {
     pub in_flight: Vec<InFlight>,
     /// Not begun: another run has them, or they went from doubt to unknown.
     pub fenced: Vec<TargetId>,
+    /// Not begun, since their recipients are suppressed: failed, or unknown when in doubt. No attempt is counted.
+    pub suppressed: Vec<TargetId>,
     pub settled: Settled,
 }
 
@@ -333,6 +341,15 @@ pub struct Hold {
     pub asked: Option<Duration>,
     pub first: Duration,
     pub most: Duration,
+}
+
+/// A place in the pace of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Taken; it begins so long after the answer, and not before.
+    In(Duration),
+    /// Not taken: the next one is further away than the horizon.
+    Later(Duration),
 }
 
 /// The schema as found, and whose database this is.
@@ -391,6 +408,9 @@ pub enum Expiry {
 
 /// What a run asks, in the order of the story.
 pub trait Relay {
+    /// The database's clock.
+    fn now(&mut self) -> Result<DateTime<Utc>>;
+
     /// Repairs what dead runs left, of every unfinished task or of `only`, whatever its status and without a lease:
     /// `processing` whose claim ended goes back to pending; `sending` whose claim ended becomes unknown (to pending only while
     /// `dedupe_until` lasts), and its task's `unknown_run` grows by one. Reads the rows alone, never today's configuration.
@@ -422,7 +442,8 @@ pub trait Relay {
     /// Ends targets whose message cannot be made, with the reason: failed, or unknown when in doubt. How many.
     fn refuse(&mut self, lease: &Lease, refused: Vec<(Claimed, String)>) -> Result<u64>;
 
-    /// One commit: settles `answers` and begins `ready`. What it returns may be sent; nothing else.
+    /// One commit: settles `answers` and begins `ready`, but for those whose recipient is suppressed when it is written: these end here.
+    /// What it returns as in flight may be sent; nothing else.
     fn begin(&mut self, lease: &Lease, ready: Vec<Ready>, answers: Vec<Answer>) -> Result<Begun, Unwritten>;
 
     /// Writes what the channel said. Needs no lease: an answer counts whoever holds the task. Cannot fail on data:
@@ -432,7 +453,11 @@ pub trait Relay {
     /// Gives back what was claimed and not begun. How many.
     fn release(&mut self, rest: Vec<Claimed>) -> Result<u64>;
 
-    /// Leaves a channel alone: its tasks are not due until the hold is over. For how long.
+    /// Takes the channel's next slot, `span` before the one after it, if it comes within `horizon`. By the database's clock, so
+    /// that all hosts share one pace. No slot is given to two; one whose answer was lost is nobody's.
+    fn reserve(&mut self, channel: &str, span: Duration, horizon: Duration) -> Result<Slot>;
+
+    /// Leaves a channel alone: its tasks are not due, and its slots do not begin, until the hold is over. For how long.
     fn hold(&mut self, channel: &str, hold: &Hold) -> Result<Duration>;
 
     /// Pauses the task while the lease is ours (beside a holder: while it is pending). Whether it did.
@@ -483,6 +508,9 @@ pub trait Desk {
     /// The first `most` targets of a task that are not settled, as a run would meet them. Claims nothing.
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>>;
 
+    /// One target of a task, whatever its status. Changes nothing.
+    fn target(&mut self, task: TaskId, id: TargetId) -> Result<Option<Target>>;
+
     /// Every target of a task whose status is among `statuses` (empty: all), in the order of id, in flat memory. An error of `each`
     /// ends it and is returned.
     fn targets(
@@ -504,6 +532,16 @@ pub trait Desk {
 
     /// One more attempt, with a new key, for every failed target. How many. Errors: no such task; a cancelled one.
     fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64>;
+
+    /// From now on these get nothing. Repeats are merged, the first stays. Errors: a recipient or a channel that is too long
+    /// ([`crate::trouble::Kind::Usage`]).
+    fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added>;
+
+    /// Takes away the suppression for this channel; None: the one for every channel, and no other. How many there were.
+    fn unsuppress(&mut self, recipient: &str, channel: Option<&str>, act: &Act<'_>) -> Result<u64>;
+
+    /// Every suppression in the order of recipients, in flat memory. An error of `each` ends it and is returned.
+    fn suppressions(&mut self, each: &mut dyn FnMut(Suppression) -> Result<()>) -> Result<()>;
 }
 
 /// A person's word on an unknown target.
@@ -601,6 +639,21 @@ fn expired(at: Option<DateTime<Utc>>) -> String {
 /// Valid text without NUL, cut by characters: what every column takes.
 fn fit(text: &str, most: usize) -> String {
     text.chars().filter(|c| *c != '\0').take(most).collect()
+}
+
+/// What the audit says of an act on suppressions, whose row has no target to name: whom it was about, and why.
+fn about(whom: &str, channel: Option<&str>, act: &Act<'_>) -> String {
+    let channel = channel.map_or(String::new(), |channel| format!(" (channel {channel})"));
+    let why = act.why.map_or(String::new(), |why| format!(": {why}"));
+    format!("{whom}{channel}{why}")
+}
+
+/// Whom a call of `suppress` was about.
+fn about_all(rows: &[Suppression], new: u64, act: &Act<'_>) -> String {
+    match rows {
+        [one] => about(one.recipient.trim(), one.channel.as_deref(), act),
+        _ => about(&format!("{new} recipients"), None, act),
+    }
 }
 
 /// A time read as text or a number; `None` for the zero date of a careless application.

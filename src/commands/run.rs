@@ -393,6 +393,7 @@ impl<'a> Run<'a> {
         let waits = channel.ahead.div_ceil(channel.concurrency) as u32;
         Terms {
             owner: who::process(),
+            channel: channel.name.clone(),
             lease: self.config.run.lease,
             send: channel.longest() * (1 + waits),
             margin: MARGIN,

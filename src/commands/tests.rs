@@ -96,6 +96,7 @@ impl Stage {
     fn lease(&mut self, task: &str, claim: Duration) -> Lease {
         let terms = Terms {
             owner: "host 1".into(),
+            channel: "mail".into(),
             lease: Duration::from_secs(30),
             send: claim,
             margin: Duration::ZERO,

@@ -17,6 +17,7 @@ use crate::cli::duration;
 use crate::sender::{Kind, Memory};
 use crate::settlement::{Backoff, Policy};
 use crate::store::ClaimForm;
+use crate::trouble::neighbour;
 
 /// One table of the file. Keys are taken out of it; what is left at the end is not known here.
 pub(super) struct Section<'a> {
@@ -324,19 +325,6 @@ pub(super) fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     // It always ends in our own error; by then the names are known.
     let _ = T::deserialize(Ask(&mut names));
     names
-}
-
-/// Ends a sentence about an unknown word: with the nearest one known, or with all when none is near.
-pub(super) fn neighbour(word: &str, known: &[&str]) -> String {
-    let near = known
-        .iter()
-        .map(|known| (strsim::normalized_damerau_levenshtein(&word.to_lowercase(), known), known))
-        .filter(|(likeness, _)| *likeness > 0.5)
-        .max_by(|(one, _), (other, _)| one.total_cmp(other));
-    match near {
-        Some((_, near)) => format!(": did you mean `{near}`?"),
-        None => format!("; known here: {}", known.join(", ")),
-    }
 }
 
 pub(super) fn out_of(what: &str, value: Duration, range: &RangeInclusive<Duration>) -> String {

@@ -1,26 +1,32 @@
-//! The `http` channel: one request for one message. How it is asked is http/exchange.rs, what the answer means http/answers.rs; what an
-//! outcome leads to is settlement.rs.
+//! The `http` channel: one request for one message. How it is asked is http/exchange.rs, how it is signed http/sign.rs, what the answer
+//! means http/answers.rs; what an outcome leads to is settlement.rs.
 
 pub mod answers;
 pub mod exchange;
+pub mod pointer;
+mod sign;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod transport;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
-use ureq::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use ureq::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, InvalidHeaderValue};
 use ureq::http::{HeaderMap, Method, Request, Uri};
+use uuid::Uuid;
 
-use self::exchange::{Bounds, Client, KEPT_BODY, LONGEST_BODY};
+use self::answers::Rules;
+use self::exchange::{Answer, Bounds, Client, KEPT_BODY, LONGEST_BODY};
+use self::pointer::Pointer;
+use self::sign::{SignKey, Signer};
 use crate::message::Message;
 use crate::moment::Moment;
-use crate::sender::{Outcome, Secrets, Sender};
+use crate::sender::{Exchange, Outcome, Secrets, Sender};
 use crate::target::TargetId;
 use crate::trouble::Trouble;
 
@@ -38,6 +44,23 @@ pub struct Settings {
     /// Certificates in PEM that are believed beside the built-in roots.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
+    /// What answers mean, before the table of statuses is asked.
+    #[serde(default)]
+    pub answers: Vec<toml::Table>,
+    /// The header that bears the key of the message. Sent when it is named here, or when the channel deduplicates.
+    #[serde(default)]
+    pub idempotency_header: Option<String>,
+    #[serde(default)]
+    pub sign: Option<String>,
+    #[serde(default)]
+    pub sign_key: Option<SignKey>,
+}
+
+impl Settings {
+    /// All that can be said of them without a look at the disk.
+    pub fn check(&self) -> Result<()> {
+        Form::read(self).map(drop)
+    }
 }
 
 fn post() -> String {
@@ -50,55 +73,103 @@ const LONGEST_LINE: usize = 8_000;
 /// Headers that say where a request ends or that ask for another protocol: ours to write, or not to be had.
 const RESERVED: [&str; 6] = ["content-length", "transfer-encoding", "expect", "upgrade", "te", "trailer"];
 
+/// The header of the key, unless it is named.
+const IDEMPOTENCY_HEADER: &str = "Idempotency-Key";
+
+/// Characters of a key.
+const KEY_LENGTH: usize = 36;
+
 /// The sender of one channel of kind `http`.
 pub struct Http {
     client: Client,
+    form: Form,
+    timeout: Duration,
+    /// Each request bears its key in the header for it.
+    keyed: bool,
+}
+
+/// The settings, checked: what requests look like, and how answers are read.
+struct Form {
     method: Method,
     url: Uri,
     headers: HeaderMap,
-    receipt: Option<String>,
-    timeout: Duration,
+    key_header: HeaderName,
+    signer: Option<Signer>,
+    rules: Rules,
+    receipt: Option<Pointer>,
+    /// No line of a request's head is longer.
+    longest_line: usize,
     /// What must not show in a reason, though a server may repeat it in its answer.
     secrets: Secrets,
 }
 
-impl Http {
-    /// `timeout` is that of a whole exchange; `concurrency` is how many threads send at once, in all lanes together. Errors are
-    /// about one key, which they name.
-    pub fn open(settings: &Settings, timeout: Duration, concurrency: usize) -> Result<Self> {
-        let lines = settings.headers.iter().map(|(name, value)| name.len() + value.len());
-        let longest_line = lines.fold(settings.url.len(), usize::max);
-        let client = Client::open(settings.ca_file.as_deref(), timeout, concurrency, longest_line)?;
-        let url = exchange::url(&settings.url)?;
+impl Form {
+    fn read(settings: &Settings) -> Result<Self> {
+        let url = exchange::url("url", &settings.url)?;
+        let signer = Signer::read(settings.sign.as_deref(), settings.sign_key.as_ref())?;
+        let key_header = key_header(settings.idempotency_header.as_deref(), signer.is_some())?;
+        let headers = headers(&settings.headers, &key_header, signer.is_some())?;
+        let lines = [
+            settings.url.len(),
+            key_header.as_str().len() + KEY_LENGTH,
+            signer.as_ref().map_or(0, Signer::longest_line),
+        ];
+        let own = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
         Ok(Self {
-            client,
             method: method(&settings.method)?,
-            secrets: secrets(&url, &settings.headers),
-            url,
-            headers: headers(&settings.headers)?,
+            secrets: secrets(&url, settings),
+            rules: answers::read(&settings.answers)?,
             receipt: receipt(settings.receipt.as_deref())?,
-            timeout,
+            longest_line: own.chain(lines).fold(0, usize::max),
+            url,
+            headers,
+            key_header,
+            signer,
         })
     }
+}
 
-    fn request<'a>(&self, body: &'a str) -> Request<&'a str> {
+impl Http {
+    /// Errors are about one key, which they name.
+    pub fn open(settings: &Settings, exchange: &Exchange) -> Result<Self> {
+        let Exchange { timeout, concurrency, keyed } = *exchange;
+        let form = Form::read(settings)?;
+        let client = Client::open(settings.ca_file.as_deref(), timeout, concurrency, form.longest_line)?;
+        Ok(Self { client, form, timeout, keyed: keyed || settings.idempotency_header.is_some() })
+    }
+
+    /// The request of one attempt at `seconds` since 1970.
+    fn request<'a>(
+        &self,
+        key: Uuid,
+        body: &'a str,
+        seconds: u64,
+    ) -> Result<Request<&'a str>, InvalidHeaderValue> {
+        let Form { method, url, headers, key_header, signer, .. } = &self.form;
         let mut request = Request::new(body);
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.url.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = url.clone();
+        *request.headers_mut() = headers.clone();
+        let key = key.to_string();
+        if self.keyed {
+            request.headers_mut().insert(key_header, HeaderValue::from_str(&key)?);
+        }
+        if let Some(signer) = signer {
+            signer.sign(&key, seconds, body, request.headers_mut())?;
+        }
+        Ok(request)
     }
 
     fn bounds(&self, until: Moment) -> Bounds {
-        let keep = if self.receipt.is_some() { LONGEST_BODY } else { KEPT_BODY };
+        let whole = self.form.receipt.is_some() || self.form.rules.ask_for_the_body();
+        let keep = if whole { LONGEST_BODY } else { KEPT_BODY };
         Bounds { timeout: self.timeout, until, keep }
     }
 
     /// The provider's own id of an accepted message.
-    fn receipt(&self, target: TargetId, body: &[u8]) -> Option<String> {
-        let pointer = self.receipt.as_deref()?;
-        let answer: Option<Value> = serde_json::from_slice(body).ok();
-        let receipt = match answer.as_ref().and_then(|answer| answer.pointer(pointer)) {
+    fn receipt(&self, target: TargetId, answer: &Answer) -> Option<String> {
+        let pointer = self.form.receipt.as_ref()?;
+        let receipt = match answer.json().and_then(|body| pointer.find(body)) {
             Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
@@ -115,18 +186,32 @@ impl Sender for Http {
         let Some(body) = &message.body else {
             return Outcome::Unavailable { reason: "the channel has no body".into() };
         };
-        let request = self.request(body.get());
-        let answer = match self.client.exchange(request, self.bounds(until), &self.secrets) {
+        let request = match self.request(message.key, body.get(), seconds_since_1970()) {
+            Ok(request) => request,
+            Err(error) => {
+                return Outcome::Unavailable { reason: format!("no such request can be made: {error}") };
+            }
+        };
+        let answer = match self.client.exchange(request, self.bounds(until), &self.form.secrets) {
             Ok(answer) => answer,
             Err(outcome) => return outcome,
         };
-        match answers::table(&answer, answer.reason(&self.secrets)) {
+        match self.form.rules.judge(&answer, &self.form.secrets) {
             Outcome::Accepted { .. } => {
-                Outcome::Accepted { receipt: self.receipt(message.target.id, &answer.body) }
+                Outcome::Accepted { receipt: self.receipt(message.target.id, &answer) }
             }
             other => other,
         }
     }
+}
+
+/// When this attempt is made, for who gets it: nothing here is decided by it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a signature bears its host's time; the database's may be seconds old"
+)]
+fn seconds_since_1970() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs())
 }
 
 fn refused(text: impl Into<String>) -> anyhow::Error {
@@ -145,13 +230,38 @@ fn method(text: &str) -> Result<Method> {
     Ok(method)
 }
 
-fn headers(settings: &BTreeMap<String, String>) -> Result<HeaderMap> {
+fn key_header(name: Option<&str>, signed: bool) -> Result<HeaderName> {
+    let name = name.unwrap_or(IDEMPOTENCY_HEADER);
+    let header = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| refused(format!("idempotency_header {name:?} is not the name of a header")))?;
+    let taken = RESERVED.contains(&header.as_str())
+        || [CONTENT_TYPE, HOST].contains(&header)
+        || signed && sign::HEADERS.contains(&header.as_str());
+    if taken {
+        return Err(refused(format!("idempotency_header: {name} says something else already; name another")));
+    }
+    if name.len() > LONGEST_LINE {
+        return Err(refused(format!("idempotency_header is longer than {LONGEST_LINE} bytes")));
+    }
+    Ok(header)
+}
+
+fn headers(settings: &BTreeMap<String, String>, key_header: &HeaderName, signed: bool) -> Result<HeaderMap> {
     let mut headers = HeaderMap::with_capacity(settings.len() + 1);
     for (name, value) in settings {
         let key = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| refused(format!("headers: {name:?} is not the name of a header")))?;
         if RESERVED.contains(&key.as_str()) {
             return Err(refused(format!("headers: {name} is not yours to set; leave it out")));
+        }
+        if key == *key_header {
+            return Err(refused(format!(
+                "headers: {name} would be the same for every message; leave it out, and idempotency_header = \"{name}\" \
+                 sends the key of each"
+            )));
+        }
+        if signed && sign::HEADERS.contains(&key.as_str()) {
+            return Err(refused(format!("headers: {name} is written by sign; leave it out")));
         }
         let mut value = HeaderValue::from_str(value).map_err(|_| {
             refused(format!("headers: the value of {name} has a character that no header can carry"))
@@ -168,24 +278,23 @@ fn headers(settings: &BTreeMap<String, String>) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-fn receipt(pointer: Option<&str>) -> Result<Option<String>> {
-    match pointer {
-        Some(pointer) if !pointer.starts_with('/') => {
-            Err(refused(format!("receipt {pointer:?} is not a JSON pointer: it must begin with /")))
-        }
-        pointer => Ok(pointer.map(str::to_owned)),
-    }
+fn receipt(pointer: Option<&str>) -> Result<Option<Pointer>> {
+    pointer.map(Pointer::parse).transpose().map_err(|why| refused(format!("receipt {why}")))
 }
 
-/// The password of the URL, and the values of headers, whole and by word but for the first ("Bearer" is no secret).
-fn secrets(url: &Uri, headers: &BTreeMap<String, String>) -> Secrets {
+/// The password of the URL, the keys that sign, and the values of headers, whole and by word but for the first ("Bearer" is no
+/// secret).
+fn secrets(url: &Uri, settings: &Settings) -> Secrets {
     let plain = ["content-type", "accept", "user-agent", "host"];
-    let values = headers
+    let values = settings
+        .headers
         .iter()
         .filter(|(name, _)| !plain.contains(&name.to_ascii_lowercase().as_str()))
         .flat_map(|(_, value)| [value.trim()].into_iter().chain(value.split_whitespace().skip(1)));
     let userinfo =
         url.authority().and_then(|all| all.as_str().rsplit_once('@')).map(|(userinfo, _)| userinfo);
     let password = userinfo.map(|all| all.split_once(':').map_or(all, |(_, password)| password));
-    Secrets::new(values.chain(password))
+    let keys = settings.sign_key.iter().flat_map(SignKey::texts);
+    let keys = keys.flat_map(|key| [key.as_str(), key.trim_start_matches(sign::PREFIX)]);
+    Secrets::new(values.chain(password).chain(keys))
 }

@@ -18,9 +18,9 @@ use self::token::{Token, Tokens};
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::sender::http::answers::{After, Condition, Rule, Rules, Verdict};
-use crate::sender::http::exchange::{self, Answer, Bounds, Client, LONGEST_BODY};
+use crate::sender::http::exchange::{self, Answer, Bounds, Client, End, LONGEST_BODY};
 use crate::sender::http::pointer::Pointer;
-use crate::sender::{Memory, Outcome, Sender, Toll};
+use crate::sender::{Exchange, Memory, Outcome, Sender, Toll};
 
 /// The keys of a `[channel.NAME]` of kind `wechat` beyond those that every kind has. Without `Debug`: the secret is one.
 #[derive(Clone, Deserialize)]
@@ -103,9 +103,9 @@ impl Settings {
             );
         };
         for key in [RECIPIENT, KEY] {
-            let names = body.split(&format!("\"{key}\"")).skip(1);
-            if names.map(str::trim_start).any(|rest| rest.starts_with(':')) {
-                bail!("`body` has \"{key}\": that is put into each message by itself, take it out");
+            let key = format!("\"{key}\"");
+            if body.split(&key).skip(1).any(|rest| rest.trim_start().starts_with(':')) {
+                bail!("`body` has {key}: that is put into each message by itself, take it out");
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Settings {
     /// `api`, to be continued with a path.
     fn base(&self) -> Result<String> {
         let api = &self.api;
-        let url = exchange::url(api)?;
+        let url = exchange::url("api", api)?;
         let host = url.host().unwrap_or_default();
         let here = matches!(host, "localhost" | "[::1]") || host.starts_with("127.");
         if url.scheme_str() != Some("https") && !here {
@@ -142,6 +142,7 @@ pub struct Wechat {
     /// Where messages go; the access token stands behind it.
     url: String,
     rules: Rules,
+    /// Of a message and its access token together.
     timeout: Duration,
 }
 
@@ -172,18 +173,14 @@ impl Span {
     fn bounds(self) -> Bounds {
         // In whole milliseconds: what was not waited for a token is no loss to the message.
         let left = (self.end.left() + Duration::from_nanos(999_999)).as_millis() as u64;
-        Bounds {
-            timeout: Duration::from_millis(left),
-            until: self.until.min(self.end),
-            keep: LONGEST_BODY,
-        }
+        Bounds { timeout: Duration::from_millis(left), until: self.until.min(self.end), keep: LONGEST_BODY }
     }
 }
 
 impl Wechat {
-    /// `timeout` is that of a message and its access token together; `concurrency` is how many threads send at once, in all
-    /// lanes together. Errors are about one key, which they name.
-    pub fn open(settings: &Settings, timeout: Duration, concurrency: usize) -> Result<Self> {
+    /// Errors are about one key, which they name.
+    pub fn open(settings: &Settings, exchange: &Exchange) -> Result<Self> {
+        let Exchange { timeout, concurrency, .. } = *exchange;
         let base = settings.base()?;
         let path = match settings.message {
             Form::Template => "/cgi-bin/message/template/send?access_token=",
@@ -227,17 +224,25 @@ impl Wechat {
             let reason = "no such request can be made".into();
             return (Outcome::Unavailable { reason }, false);
         };
-        let answer = match self.client.exchange(post(uri, body), span.bounds(), &token.secrets) {
+        let mut answer = match self.client.exchange(post(uri, body), span.bounds(), &token.secrets) {
             Ok(answer) => answer,
             Err(outcome) => return (outcome, false),
         };
+        if answer.end != End::Whole {
+            // It may break off in the middle of the token, which would not be known by that half.
+            answer.body.clear();
+        }
         let errcode = errcode(&answer);
         let outcome = match self.rules.judge(&answer, &token.secrets) {
             // Who sends no object is not the API.
             Outcome::Accepted { .. } if errcode.is_none() => {
                 Outcome::Unknown { reason: answer.reason(&token.secrets) }
             }
-            Outcome::Accepted { .. } => Outcome::Accepted { receipt: receipt(&answer) },
+            Outcome::Accepted { .. } => {
+                let mut receipt = receipt(&answer);
+                receipt.iter_mut().for_each(|receipt| token.secrets.hide(receipt));
+                Outcome::Accepted { receipt }
+            }
             Outcome::Unavailable { reason } if errcode == Some(DAILY_QUOTA) => Outcome::Unavailable {
                 reason: format!("no more messages until the next day in Shanghai, resume it then: {reason}"),
             },

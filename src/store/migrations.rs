@@ -27,7 +27,8 @@ macro_rules! migration {
     };
 }
 
-pub const MIGRATIONS: &[Migration] = &[migration!(1, "0001_create_tables")];
+pub const MIGRATIONS: &[Migration] =
+    &[migration!(1, "0001_create_tables"), migration!(2, "0002_holds_and_suppressions")];
 
 /// The statements of one file, without comments, with the prefix of the tables put in. A statement ends with a semicolon at the
 /// end of a line.

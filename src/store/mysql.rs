@@ -1,5 +1,5 @@
 //! The store on MySQL and MariaDB: what a run asks (`Relay`). Of it, begin and settle are in mysql/settle.rs, what is repaired first
-//! in mysql/recover.rs. What an operator asks is in mysql/desk.rs, how the server is spoken to in mysql/connection.rs.
+//! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator asks is in mysql/desk.rs, how the server is spoken to in mysql/connection.rs.
 //!
 //! A transaction travels as one text of several statements wherever that is possible: one round trip, and a
 //! process that is stopped in the middle holds no lock. Ids, tokens and numbers stand in the text; words of others are quoted by
@@ -8,16 +8,18 @@
 
 mod connection;
 mod desk;
+mod pace;
 mod recover;
 mod settle;
 mod sql;
+mod suppression;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 
 pub use self::connection::Settings;
 use self::connection::{BEGIN, Cells, Connection, Fault};
@@ -45,6 +47,7 @@ struct Tables {
     installation: String,
     migration: String,
     audit: String,
+    suppression: String,
 }
 
 impl Tables {
@@ -58,6 +61,7 @@ impl Tables {
             installation: name("installation"),
             migration: name("migration"),
             audit: name("audit"),
+            suppression: name("suppression"),
         }
     }
 }
@@ -95,6 +99,12 @@ impl MySql {
 // ---- what a run asks ---------------------------------------------------------------------------------------------
 
 impl Relay for MySql {
+    fn now(&mut self) -> Result<DateTime<Utc>> {
+        let row = self.read("read the clock", &format!("SELECT {}", ms("NOW(3)")))?.pop();
+        let now = row.map_or(Ok(None), |mut row| row.maybe())?;
+        time(now).context("the database does not know the time")
+    }
+
     fn recover(&mut self, only: Option<TaskId>) -> Result<Recovered> {
         self.repair(only)
     }
@@ -136,7 +146,7 @@ impl Relay for MySql {
         let Tables { task: tasks, pace, migration, .. } = &*self.tables;
         let version = format!("(SELECT MAX(version) FROM {migration})");
         let not_held = format!(
-            "NOT EXISTS (SELECT 1 FROM {pace} p WHERE p.channel = t.channel AND p.next_at > NOW(6)) \
+            "NOT EXISTS (SELECT 1 FROM {pace} p WHERE p.channel = t.channel AND p.held_until > NOW(6)) \
              AND {version} = {}",
             migrations::VERSION
         );
@@ -435,38 +445,12 @@ impl Relay for MySql {
         Ok(changed)
     }
 
+    fn reserve(&mut self, channel: &str, span: Duration, horizon: Duration) -> Result<Slot> {
+        self.reserve_slot(channel, span, horizon)
+    }
+
     fn hold(&mut self, channel: &str, hold: &Hold) -> Result<Duration> {
-        const YEAR: Duration = Duration::from_secs(366 * 86_400);
-        let pace = &self.tables.pace;
-        let name = quote(channel);
-        // A hold long after the end of the one before begins a new row of them.
-        let look = format!(
-            "{BEGIN}INSERT INTO {pace} (channel, next_at) VALUES ({name}, NOW(6)) \
-             ON DUPLICATE KEY UPDATE channel = {name}; \
-             SELECT IF(next_at < NOW(6) - INTERVAL {} SECOND, 0, holds), \
-             GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), next_at), 0) FROM {pace} WHERE channel = {name} FOR UPDATE",
-            hold.most.min(YEAR).as_secs()
-        );
-        self.connection.attempt("hold a channel", |connection, _| {
-            let Some(mut row) = last(connection.run(&look)?).rows.pop() else {
-                return Err(Fault::Final(anyhow!("the row of channel {channel} is gone")));
-            };
-            let (holds, left): (u32, _) = (row.number()?, Duration::from_micros(row.number()?));
-            let wait = match hold.asked {
-                Some(asked) => asked.max(left),
-                // Other lanes meet the same silence: together they are one hold.
-                None if left > Duration::ZERO => left,
-                None => hold.first.saturating_mul(1 << holds.min(31)).min(hold.most),
-            }
-            .min(YEAR);
-            let holds = if left > Duration::ZERO { holds } else { (holds + 1).min(u32::from(u16::MAX)) };
-            connection.run(&format!(
-                "UPDATE {pace} SET next_at = TIMESTAMPADD(MICROSECOND, {}, NOW(6)), holds = {holds} \
-                 WHERE channel = {name}; COMMIT",
-                wait.as_micros(),
-            ))?;
-            Ok(wait)
-        })
+        self.hold_channel(channel, hold)
     }
 
     fn pause(&mut self, lease: &Lease, reason: &str) -> Result<bool> {
@@ -575,7 +559,7 @@ const COUNTED_BY_CLOSE: u64 = 10_000_000;
 const DUE: &str = "(t.scheduled_at IS NULL OR t.scheduled_at <= NOW(3)) AND (t.expires_at IS NULL OR t.expires_at > NOW(3)) \
      AND (t.lock_token IS NULL OR t.lock_until IS NULL OR t.lock_until < NOW(3))";
 
-const NOT_HELD: &str = "(p.next_at IS NULL OR p.next_at <= NOW(6))";
+const NOT_HELD: &str = "(p.held_until IS NULL OR p.held_until <= NOW(6))";
 
 const CLAIM_ENDED: &str = "(claim_until IS NULL OR claim_until < NOW(3))";
 

@@ -1,11 +1,14 @@
 //! The store on SQLite: one host, one file on a local disk. The same promises as on MySQL, in SQLite's words: every write
 //! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
 //! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, begin and settle
-//! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, the connection in sqlite/writer.rs.
+//! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
+//! in sqlite/suppression.rs, the connection in sqlite/writer.rs.
 
 mod desk;
+mod pace;
 mod recover;
 mod settle;
+mod suppression;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -15,6 +18,7 @@ use std::sync::MutexGuard;
 use anyhow::Context;
 use rusqlite::{Row, params};
 
+use self::settle::Start;
 pub use self::writer::Writer;
 use self::writer::{Tx, small, text};
 use super::late::{Meaning, duplicate, forgets, meaning};
@@ -31,7 +35,7 @@ fn select_tasks(p: &str) -> String {
     format!(
         "SELECT id, name, channel, payload, status, status_reason, priority, scheduled_at, expires_at, created_at, started_at, \
          finished_at, lock_owner, lock_at, lock_until, \
-         (SELECT next_at / 1000 FROM {p}pace WHERE channel = {p}task.channel), \
+         (SELECT held_until / 1000 FROM {p}pace WHERE channel = {p}task.channel), \
          sent_count, failed_count, unknown_count FROM {p}task"
     )
 }
@@ -110,6 +114,10 @@ impl Sqlite {
 }
 
 impl Relay for Sqlite {
+    fn now(&mut self) -> Result<DateTime<Utc>> {
+        self.writer().read(|tx| time(Some(tx.now)).context("the clock has no time")).context("read the clock")
+    }
+
     fn recover(&mut self, only: Option<TaskId>) -> Result<Recovered> {
         self.writer().write(|tx| recover::recover(tx, only)).context("recover")
     }
@@ -286,19 +294,19 @@ impl Relay for Sqlite {
         let until = Moment::now() + lease.terms.send;
         let done = self.writer().write(|tx| {
             let settled = settle::settle(tx, &answers)?;
-            let attempts = ready
+            let starts = ready
                 .iter()
                 .map(|ready| settle::begin(tx, &lease.terms, ready))
                 .collect::<Result<Vec<_>>>()?;
-            Ok((settled, attempts))
+            Ok((settled, starts))
         });
         match done {
-            Ok((settled, attempts)) => {
+            Ok((settled, starts)) => {
                 let mut begun = Begun { settled, ..Begun::default() };
-                for (Ready { claimed, message, .. }, attempt) in ready.into_iter().zip(attempts) {
+                for (Ready { claimed, message, .. }, start) in ready.into_iter().zip(starts) {
                     let Claimed { target, token, .. } = claimed;
-                    match attempt {
-                        Some(attempt) => begun.in_flight.push(InFlight {
+                    match start {
+                        Start::Begun(attempt) => begun.in_flight.push(InFlight {
                             id: target.id,
                             token,
                             attempt,
@@ -306,7 +314,8 @@ impl Relay for Sqlite {
                             until,
                             message,
                         }),
-                        None => begun.fenced.push(target.id),
+                        Start::Suppressed => begun.suppressed.push(target.id),
+                        Start::Fenced => begun.fenced.push(target.id),
                     }
                 }
                 Ok(begun)
@@ -363,32 +372,15 @@ impl Relay for Sqlite {
             .context("release targets")
     }
 
+    fn reserve(&mut self, channel: &str, span: Duration, horizon: Duration) -> Result<Slot> {
+        self.writer()
+            .write(|tx| pace::reserve(tx, channel, span, horizon))
+            .with_context(|| format!("reserve a slot of channel {channel}"))
+    }
+
     fn hold(&mut self, channel: &str, hold: &Hold) -> Result<Duration> {
         self.writer()
-            .write(|tx| {
-                let p = tx.p;
-                let sql = format!("SELECT next_at / 1000, holds FROM {p}pace WHERE channel = ?1");
-                let before = tx.one(&sql, [channel], |row| Ok((row.get::<_, i64>(0)?, small(row, 1, u16::MAX)?)))?;
-                let (next, holds) = before.unwrap_or((0, 0));
-                let held = next > tx.now;
-                // The last hold ended long ago: this one is the first of a new row of them.
-                let holds = if next < tx.before(hold.most) { 0 } else { holds };
-                let end = match hold.asked {
-                    Some(asked) => tx.after(asked).max(next),
-                    // Other lanes meet the same silence: together they are one hold.
-                    None if held => next,
-                    None => tx.after(hold.first.saturating_mul(1 << u32::from(holds).min(31)).min(hold.most)),
-                };
-                let holds = if held { holds } else { holds.saturating_add(1) };
-                tx.change(
-                    &format!(
-                        "INSERT INTO {p}pace (channel, next_at, holds) VALUES (?1, ?2 * 1000, ?3) \
-                         ON CONFLICT (channel) DO UPDATE SET next_at = excluded.next_at, holds = excluded.holds"
-                    ),
-                    params![channel, end, holds],
-                )?;
-                Ok(Duration::from_millis((end - tx.now).max(0).cast_unsigned()))
-            })
+            .write(|tx| pace::hold(tx, channel, hold))
             .with_context(|| format!("hold channel {channel}"))
     }
 
@@ -522,7 +514,7 @@ fn due(tx: &Tx<'_>, channel: &str, channels: &str, left_alone: &str, most: usize
         "{} WHERE status = 'pending' AND (scheduled_at IS NULL OR scheduled_at <= ?1) \
          AND (expires_at IS NULL OR expires_at > ?1) AND (lock_until IS NULL OR lock_until < ?1) AND {channel} \
          AND id NOT IN (SELECT value FROM json_each(?3)) \
-         AND NOT EXISTS (SELECT 1 FROM {p}pace WHERE channel = {p}task.channel AND next_at > ?1 * 1000) \
+         AND NOT EXISTS (SELECT 1 FROM {p}pace WHERE channel = {p}task.channel AND held_until > ?1 * 1000) \
          ORDER BY priority DESC, served_at, id",
         select_tasks(p)
     );

@@ -80,7 +80,7 @@ fn a_busy_channel_is_left_alone_and_costs_no_attempt(it: Sandbox) {
         assert_eq!(endpoint.requests(), asked, "the channel is held");
         it.call(&format!("run --task-id {task}")).done().exits(1).says(&[name]);
         let held = format!(
-            "SELECT COUNT(*) FROM batch_pace WHERE next_at > {}",
+            "SELECT COUNT(*) FROM batch_pace WHERE held_until > {}",
             match it.database.engine {
                 crate::support::Engine::Sqlite => format!("{} * 1000", it.database.moment(0)),
                 crate::support::Engine::MySql => "NOW(6)".into(),

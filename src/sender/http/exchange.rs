@@ -1,6 +1,7 @@
 //! One request and its answer, for each kind of channel that speaks HTTP. What it means that no answer came is here; what an answer means
 //! is not: that is answers.rs. How far a request came is told by transport.rs.
 
+use std::cell::OnceCell;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use anyhow::Result;
 use chrono::NaiveDateTime;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
+use serde_json::Value;
 use ureq::Agent;
 use ureq::http::header::{DATE, RETRY_AFTER};
 use ureq::http::{HeaderMap, Request, Uri};
@@ -114,12 +116,12 @@ impl Client {
         let asks_to_wait = response.headers().contains_key(RETRY_AFTER);
         let retry_after = retry_after(response.headers());
         let (body, end) = read(response.into_body().as_reader(), bounds.keep);
-        Ok(Answer { status, asks_to_wait, retry_after, body, end })
+        Ok(Answer { status, asks_to_wait, retry_after, body, end, json: OnceCell::new() })
     }
 }
 
 /// An answer whose head came whole.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     /// It has a Retry-After, of whatever kind.
@@ -128,6 +130,7 @@ pub struct Answer {
     /// The beginning of its body.
     pub body: Vec<u8>,
     pub end: End,
+    pub(super) json: OnceCell<Option<Value>>,
 }
 
 /// How the body of an answer ended.
@@ -139,6 +142,19 @@ pub enum End {
 }
 
 impl Answer {
+    /// An empty one, for tests to fill.
+    #[cfg(test)]
+    pub fn of(status: u16) -> Self {
+        let (asks_to_wait, retry_after, body, end) = (false, None, Vec::new(), End::Whole);
+        Self { status, asks_to_wait, retry_after, body, end, json: OnceCell::new() }
+    }
+
+    /// Its body, if it came whole, was kept whole and is JSON. Parsed once, when it is first asked for.
+    pub fn json(&self) -> Option<&Value> {
+        let parse = || if self.end == End::Whole { serde_json::from_slice(&self.body).ok() } else { None };
+        self.json.get_or_init(parse).as_ref()
+    }
+
     /// What it says, for people: status and the beginning of its body.
     pub fn reason(&self, secrets: &Secrets) -> String {
         let end = match self.end {
@@ -242,12 +258,13 @@ fn http_date(text: &str) -> Option<NaiveDateTime> {
         .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
 }
 
-/// The setting `url`.
-pub fn url(text: &str) -> Result<Uri> {
+/// A setting that is a URL.
+pub fn url(key: &str, text: &str) -> Result<Uri> {
     if text.len() > LONGEST_LINE {
-        return Err(refused(format!("url is longer than {LONGEST_LINE} bytes")));
+        return Err(refused(format!("{key} is longer than {LONGEST_LINE} bytes")));
     }
-    let needs = "url needs http:// or https:// and a host, as in https://api.example.com/v1/messages";
+    let needs =
+        format!("{key} needs http:// or https:// and a host, as in https://api.example.com/v1/messages");
     let url: Uri = text.parse().map_err(|error| refused(format!("{needs}: {error}")))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
         return Err(refused(needs));
@@ -255,7 +272,7 @@ pub fn url(text: &str) -> Result<Uri> {
     // What is no number would silently be the default port. (The colons before a bracket are those of an IPv6 address.)
     let after_host = url.authority().and_then(|all| all.as_str().rsplit(['@', ']']).next());
     if after_host.is_some_and(|text| text.contains(':')) && url.port_u16().is_none_or(|port| port == 0) {
-        return Err(refused("url has a port that is not a number between 1 and 65535"));
+        return Err(refused(format!("{key} has a port that is not a number between 1 and 65535")));
     }
     Ok(url)
 }

@@ -1,6 +1,6 @@
 //! Every row of the table of outcomes, against servers that misbehave on cue.
 
-mod server;
+pub mod server;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -26,7 +26,17 @@ const SHORT: Duration = Duration::from_millis(300);
 const BODY: &str = r#"{"to": "ann@example.com", "text": "Grüße"}"#;
 
 fn settings(url: String) -> Settings {
-    Settings { url, method: post(), headers: BTreeMap::new(), receipt: None, ca_file: None }
+    Settings {
+        url,
+        method: post(),
+        headers: BTreeMap::new(),
+        receipt: None,
+        ca_file: None,
+        answers: Vec::new(),
+        idempotency_header: None,
+        sign: None,
+        sign_key: None,
+    }
 }
 
 fn message() -> Message {
@@ -44,8 +54,12 @@ fn soon() -> Moment {
     Moment::now() + PATIENCE
 }
 
+fn open(settings: &Settings, timeout: Duration, concurrency: usize) -> Result<Http> {
+    Http::open(settings, &Exchange { timeout, concurrency, keyed: false })
+}
+
 fn send(settings: &Settings, timeout: Duration) -> Outcome {
-    Http::open(settings, timeout, 1).unwrap().send(&message(), soon())
+    open(settings, timeout, 1).unwrap().send(&message(), soon())
 }
 
 /// One message to a server with this script: its outcome, and what the server saw in the end.
@@ -171,7 +185,7 @@ mod before_the_first_byte {
     #[test]
     fn past_its_time_nothing_is_even_tried() {
         let server = Server::plain(|peer| drop(peer.read()));
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), Moment::now()), Outcome::too_late());
         drop(http);
         assert_eq!(server.finish().connections, 0);
@@ -179,15 +193,17 @@ mod before_the_first_byte {
 
     /// As by a run that was stopped after `send` had looked at the time.
     fn asked_too_late(http: &Http) -> (Result<Answer, ureq::Error>, transport::Seen) {
-        transport::watch(Moment::now(), || http.client.ask(http.request(BODY), http.bounds(soon())))
+        transport::watch(Moment::now(), || {
+            http.client.ask(http.request(Uuid::nil(), BODY, 0).unwrap(), http.bounds(soon()))
+        })
     }
 
     #[test]
     fn a_run_that_was_stopped_after_connecting_sends_nothing() {
         let server = Server::plain(|peer| while peer.read().is_some() {});
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         let (answer, seen) = asked_too_late(&http);
-        let outcome = exchange::unanswered(&answer.err().unwrap(), seen.step, PATIENCE, &http.secrets);
+        let outcome = exchange::unanswered(&answer.err().unwrap(), seen.step, PATIENCE, &http.form.secrets);
         assert_eq!(outcome, Outcome::too_late());
         drop(http);
         let seen = server.finish();
@@ -197,7 +213,7 @@ mod before_the_first_byte {
     #[test]
     fn a_run_that_was_stopped_with_a_connection_at_hand_sends_nothing() {
         let server = Server::plain(always_ok);
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), soon()), accepted(None));
         let (_, seen) = asked_too_late(&http);
         assert_eq!(seen.step, Step::TooLate);
@@ -282,7 +298,7 @@ mod after_the_first_byte {
         let mut long = message();
         let text = format!("\"{}\"", "x".repeat(16 << 20));
         long.body = Some(RawValue::from_string(text).unwrap());
-        let http = Http::open(&settings(server.url()), SHORT, 1).unwrap();
+        let http = open(&settings(server.url()), SHORT, 1).unwrap();
         let before = Moment::now();
         assert_unknown(&http.send(&long, soon()));
         assert!(before.elapsed() < PATIENCE / 2);
@@ -308,7 +324,7 @@ mod after_the_first_byte {
             peer.say(&answer("200 OK", ""));
             peer.read_but_the_last_byte();
         });
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), soon()), accepted(None));
         assert_unknown(&http.send(&message(), soon()));
         drop(http);
@@ -396,12 +412,8 @@ mod an_accepted_message {
 mod the_table {
     use super::*;
 
-    fn of(status: u16) -> Answer {
-        Answer { status, asks_to_wait: false, retry_after: None, body: Vec::new(), end: End::Whole }
-    }
-
     fn kind(answer: &Answer) -> &'static str {
-        match answers::table(answer, "why".into()) {
+        match Rules::default().judge(answer, &Secrets::new([].into_iter())) {
             Outcome::Accepted { .. } => "accepted",
             Outcome::Deferred { toll: Toll::Attempt, after: None, .. } => "deferred",
             Outcome::Deferred { toll: Toll::Hold, .. } => "hold",
@@ -423,20 +435,20 @@ mod the_table {
                 429 => "hold",
                 _ => "unknown",
             };
-            assert_eq!(kind(&of(status)), expected, "{status}");
+            assert_eq!(kind(&Answer::of(status)), expected, "{status}");
             // A body that did not come whole takes the word of an acceptance, and of nothing else.
             for end in [End::Cut, End::TooLong] {
                 let expected = if expected == "accepted" { "unknown" } else { expected };
-                assert_eq!(kind(&Answer { end, ..of(status) }), expected, "{status} {end:?}");
+                assert_eq!(kind(&Answer { end, ..Answer::of(status) }), expected, "{status} {end:?}");
             }
         }
     }
 
     #[test]
     fn lets_a_503_wait_only_when_it_asks_for_it() {
-        assert_eq!(kind(&of(503)), "unknown");
-        assert_eq!(kind(&Answer { asks_to_wait: true, ..of(503) }), "hold");
-        assert_eq!(kind(&Answer { asks_to_wait: true, ..of(500) }), "unknown");
+        assert_eq!(kind(&Answer::of(503)), "unknown");
+        assert_eq!(kind(&Answer { asks_to_wait: true, ..Answer::of(503) }), "hold");
+        assert_eq!(kind(&Answer { asks_to_wait: true, ..Answer::of(500) }), "unknown");
     }
 
     fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
@@ -620,7 +632,7 @@ mod a_request {
         let server = Server::tls(&identity, always_ok);
         let file = ca_file(&identity);
         let settings = Settings { ca_file: Some(file.path().into()), ..settings(server.tls_url()) };
-        let http = Http::open(&settings, PATIENCE, 1).unwrap();
+        let http = open(&settings, PATIENCE, 1).unwrap();
         for _ in 0..2 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
         }
@@ -633,7 +645,7 @@ mod a_request {
     #[test]
     fn uses_the_connection_of_the_one_before() {
         let server = Server::plain(always_ok);
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         for _ in 0..2 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
         }
@@ -656,10 +668,12 @@ mod a_request {
         });
         let file = ca_file(&identity);
         let settings = Settings { ca_file: Some(file.path().into()), ..settings(server.tls_url()) };
-        let http = Http::open(&settings, PATIENCE, 1).unwrap();
+        let http = open(&settings, PATIENCE, 1).unwrap();
         let ask = |timeout| {
             let bounds = Bounds { timeout, ..http.bounds(soon()) };
-            http.client.exchange(http.request(BODY), bounds, &http.secrets).map(|answer| answer.status)
+            http.client
+                .exchange(http.request(Uuid::nil(), BODY, 0).unwrap(), bounds, &http.form.secrets)
+                .map(|answer| answer.status)
         };
         assert_eq!((ask(PATIENCE), ask(PATIENCE / 2)), (Ok(200), Ok(200)));
         let before = Moment::now();
@@ -674,7 +688,7 @@ mod a_request {
     fn goes_out_from_many_threads_at_once_that_need_the_same_name() {
         let server = Server::plain(always_ok);
         let url = format!("http://localhost:{}/", server.port);
-        let http = Http::open(&settings(url), PATIENCE, 8).unwrap();
+        let http = open(&settings(url), PATIENCE, 8).unwrap();
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| assert_eq!(http.send(&message(), soon()), accepted(None)));
@@ -690,7 +704,7 @@ mod a_request {
             peer.read();
             peer.say(&answer("200 OK", "{}"));
         });
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         for n in 1..=3 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
             server.wait_until_ended(n);
@@ -720,7 +734,7 @@ mod settings_that_cannot_be {
 
     #[track_caller]
     fn refusal(settings: &Settings) -> String {
-        let error = Http::open(settings, PATIENCE, 1).err().expect("it must be refused");
+        let error = open(settings, PATIENCE, 1).err().expect("it must be refused");
         assert_eq!(Trouble::kind_of(&error), Some(crate::trouble::Kind::Usage));
         format!("{error:#}")
     }
@@ -732,11 +746,11 @@ mod settings_that_cannot_be {
     #[test]
     fn good_ones_can() {
         for url in ["http://h", "https://[::1]/", "http://[::1]:80/", "http://u:p@h:1/a?b", "http://u:p@h/"] {
-            assert!(Http::open(&settings(url.into()), PATIENCE, 1).is_ok(), "{url}");
+            assert!(open(&settings(url.into()), PATIENCE, 1).is_ok(), "{url}");
         }
         let read: Settings = toml::from_str("url = 'https://h/'").unwrap();
         assert_eq!(read.method, "POST");
-        assert!(Http::open(&read, PATIENCE, 1).is_ok());
+        assert!(open(&read, PATIENCE, 1).is_ok());
     }
 
     #[test]
@@ -823,7 +837,7 @@ fn peak_memory_of_256_senders() {
     let (url, ca_file_of_it) = ("BATCH_SEND_TEST_URL", "BATCH_SEND_TEST_CA");
     if let (Ok(url), Ok(file)) = (std::env::var(url), std::env::var(ca_file_of_it)) {
         let settings = Settings { ca_file: Some(file.into()), ..settings(url) };
-        let http = Http::open(&settings, PATIENCE, 256).unwrap();
+        let http = open(&settings, PATIENCE, 256).unwrap();
         let messages = || (0..20).for_each(|_| assert_eq!(http.send(&message(), soon()), accepted(None)));
         thread::scope(|scope| {
             (0..256).for_each(|_| {

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use serde_json::json;
@@ -24,8 +24,8 @@ const BODY: &str = r#"{"template_id": "T1", "data": {"thing1": {"value": "Grüß
 enum Asked<'a> {
     /// For a token: the how manieth, and its body.
     Token(usize, &'a Value),
-    /// With a message: the how manieth, the token in its URL, its body.
-    Message(usize, &'a str, &'a Value),
+    /// With a message: the token in its URL.
+    Message(&'a str),
 }
 use Asked::{Message as AMessage, Token as AToken};
 
@@ -58,7 +58,7 @@ fn error(errcode: i64) -> Reply {
 }
 
 fn api(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
-    let (tokens, messages) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let tokens = AtomicUsize::new(0);
     Server::plain(move |peer: &mut Peer| {
         while let Some(request) = peer.read() {
             let (head, body) = request.split_once("\r\n\r\n").unwrap();
@@ -67,8 +67,7 @@ fn api(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
             let reply = if path == "/cgi-bin/stable_token" {
                 script(&AToken(tokens.fetch_add(1, Ordering::SeqCst) + 1, &body))
             } else {
-                let token = path.split_once("?access_token=").unwrap().1;
-                script(&AMessage(messages.fetch_add(1, Ordering::SeqCst) + 1, token, &body))
+                script(&AMessage(path.split_once("?access_token=").unwrap().1))
             };
             match reply {
                 Json(body) => peer.say(&answer("200 OK", &body.to_string())),
@@ -88,6 +87,10 @@ fn settings(server: &Server, form: Form) -> Settings {
         message: form,
         ca_file: None,
     }
+}
+
+fn open(settings: &Settings, timeout: Duration) -> Wechat {
+    Wechat::open(settings, &Exchange { timeout, concurrency: 16, keyed: true }).unwrap()
 }
 
 fn message() -> Message {
@@ -122,7 +125,7 @@ impl Scene {
 
     fn of(form: Form, timeout: Duration, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let server = api(script);
-        Self { wechat: Wechat::open(&settings(&server, form), timeout, 16).unwrap(), server }
+        Self { wechat: open(&settings(&server, form), timeout), server }
     }
 
     fn send(&self) -> Outcome {
@@ -226,12 +229,13 @@ mod a_message {
     #[test]
     fn is_written_without_escapes_that_people_would_be_shown() {
         let server = api(good);
-        let it = Scene { wechat: Wechat::open(&settings(&server, Form::Subscribe), PATIENCE, 1).unwrap(), server };
+        let it = Scene { wechat: open(&settings(&server, Form::Subscribe), PATIENCE), server };
         let body = r#"{"n": 18446744073709551615, "data": {"a": {"value": "O\u0027Neil \u003c\u4f60\u597d\u003e \"\n"}}}"#;
         assert_eq!(word(&it.wechat.send(&with_body(body), soon())), "accepted");
         drop(it.wechat);
         let requests = it.server.finish().requests;
-        let expected = r#"{"touser":"o-ann","n":18446744073709551615,"data":{"a":{"value":"O'Neil <你好> \"\n"}}}"#;
+        let expected =
+            r#"{"touser":"o-ann","n":18446744073709551615,"data":{"a":{"value":"O'Neil <你好> \"\n"}}}"#;
         assert!(requests[1].ends_with(&format!("\r\n\r\n{expected}")), "{}", requests[1]);
     }
 
@@ -294,8 +298,8 @@ mod an_answer {
             (
                 "unavailable",
                 &[
-                    40037, 43107, 48001, 48004, 40164, 61004, 40013, 41030, 45009, 45067, 40001, 40014, 42001,
-                    42007,
+                    40037, 43107, 48001, 48004, 40164, 61004, 40013, 41030, 45009, 45067, 40001, 40014,
+                    42001, 42007,
                 ],
             ),
             ("hold a minute", &[45011, 45047]),
@@ -323,7 +327,11 @@ mod an_answer {
     #[test]
     fn of_the_daily_quota_says_when_there_is_more() {
         let outcome = outcome_of(|| error(45009));
-        assert_is(&outcome, "unavailable", "no more messages until the next day in Shanghai, resume it then: ");
+        assert_is(
+            &outcome,
+            "unavailable",
+            "no more messages until the next day in Shanghai, resume it then: ",
+        );
     }
 
     #[test]
@@ -332,7 +340,10 @@ mod an_answer {
             (r#"{"errcode": 0, "msgid": 3519512346231685123}"#, Some("3519512346231685123")),
             (r#"{"errcode": 0, "msgid": 18446744073709551615}"#, Some("18446744073709551615")),
             (r#"{"errcode": 0, "msgid": "m-1"}"#, Some("m-1")),
-            (r#"{"errcode": 45065, "errmsg": "clientmsgid exist", "msg_id": 3147483730}"#, Some("3147483730")),
+            (
+                r#"{"errcode": 45065, "errmsg": "clientmsgid exist", "msg_id": 3147483730}"#,
+                Some("3147483730"),
+            ),
             (r#"{"errcode": 0, "errmsg": "ok"}"#, None),
             (r#"{"errcode": 0, "msgid": null}"#, None),
         ] {
@@ -410,15 +421,19 @@ mod a_token {
     fn that_is_refused_is_asked_for_anew_and_the_message_repeated() {
         for errcode in TOKEN_REFUSED {
             let it = Scene::new(move |asked| match asked {
-                AMessage(_, "token-1", _) => error(errcode),
+                AMessage("token-1") => error(errcode),
                 other => good(other),
             });
             for _ in 0..2 {
                 assert_eq!(word(&it.send()), "accepted", "{errcode}");
             }
             let (tokens, messages) = it.finish();
-            assert!(tokens.len() == 2 && tokens.iter().all(|body| body["force_refresh"] == false), "{tokens:?}");
-            let sent_with: Vec<_> = messages.iter().map(|(path, _)| path.rsplit_once('=').unwrap().1).collect();
+            assert!(
+                tokens.len() == 2 && tokens.iter().all(|body| body["force_refresh"] == false),
+                "{tokens:?}"
+            );
+            let sent_with: Vec<_> =
+                messages.iter().map(|(path, _)| path.rsplit_once('=').unwrap().1).collect();
             assert_eq!(sent_with, ["token-1", "token-2", "token-2"]);
             assert_eq!(messages[0].1, messages[1].1);
         }
@@ -440,7 +455,7 @@ mod a_token {
         let it = Scene::new(|asked| match asked {
             AToken(_, body) if body["force_refresh"] == true => token("forced"),
             AToken(..) => token("same"),
-            AMessage(_, "same", _) => error(42001),
+            AMessage("same") => error(42001),
             other => good(other),
         });
         for _ in 0..2 {
@@ -482,7 +497,7 @@ mod a_token {
     fn that_twelve_messages_were_refused_with_is_asked_for_anew_once() {
         let all = Arc::new(Barrier::new(12));
         let it = Scene::new(move |asked| match asked {
-            AMessage(_, "token-1", _) => {
+            AMessage("token-1") => {
                 all.wait();
                 error(40001)
             }
@@ -595,8 +610,8 @@ mod no_token {
             (
                 "unavailable",
                 &[
-                    40001, 40002, 40013, 40125, 40164, 40243, 41002, 41004, 43002, 48001, 48004, 50004, 50007,
-                    61004, 61024, 89501, 89503, 89506, 89507,
+                    40001, 40002, 40013, 40125, 40164, 40243, 41002, 41004, 43002, 48001, 48004, 50004,
+                    50007, 61004, 61024, 89501, 89503, 89506, 89507,
                 ],
             ),
             ("hold", &[45009]),
@@ -653,8 +668,9 @@ mod no_token {
     fn from_a_host_that_is_not_there_costs_nothing() {
         let server = api(good);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let nowhere = Settings { api: format!("http://127.0.0.1:{port}"), ..settings(&server, Form::Template) };
-        let outcome = Wechat::open(&nowhere, PATIENCE, 1).unwrap().send(&message(), soon());
+        let nowhere =
+            Settings { api: format!("http://127.0.0.1:{port}"), ..settings(&server, Form::Template) };
+        let outcome = open(&nowhere, PATIENCE).send(&message(), soon());
         assert_is(&outcome, "unreached", "no access token: no connection: ");
         server.finish();
     }
@@ -684,39 +700,22 @@ mod nothing_secret_shows {
         assert!(!shown.contains("T0k3n") && !shown.contains("5ecre7"), "{shown}");
     }
 
-    /// All that a peer might repeat.
-    fn repeated() -> String {
-        let forms = |word: &str| {
-            let json = json!(word).to_string();
-            let encoded = crate::sender::percent_encoded(word);
-            let parts = encoded.split('%').map(|part| {
-                let (code, rest) = part.split_at(part.len().min(2));
-                code.to_lowercase() + rest
-            });
-            let small = match encoded.starts_with('%') {
-                true => parts.collect::<Vec<_>>().join("%"),
-                false => {
-                    let first = encoded.split('%').next().unwrap().to_owned();
-                    let rest = encoded[first.len()..].split('%').skip(1);
-                    rest.fold(first, |all, part| {
-                        let (code, rest) = part.split_at(part.len().min(2));
-                        format!("{all}%{}{rest}", code.to_lowercase())
-                    })
-                }
-            };
-            [word.to_owned(), encoded, small, json.clone(), json.replace('/', "\\/")].join(" ")
-        };
-        format!("{} {}", forms(TOKEN), forms(SECRET))
-    }
+    /// Both, as a peer might repeat them in a text, and as they are written in JSON.
+    const REPEATED: &str = r#"
+        72_T0k3n/with+"all"= 72_T0k3n%2Fwith%2B%22all%22%3D 72_T0k3n%2fwith%2b%22all%22%3d
+        5ecre7/of the account 5ecre7%2Fof%20the%20account 5ecre7%2fof%20the%20account"#;
+    const IN_JSON: &str = r#"
+        72_T0k3n/with+\"all\"= 72_T0k3n\/with+\"all\"= 5ecre7/of the account 5ecre7\/of the account"#;
 
     #[test]
     fn in_what_is_said_of_a_message() {
         for status in ["200 OK", "400 Bad Request", "401 Unauthorized", "429 Slow", "500 Oh"] {
             for body in [
-                repeated(),
-                json!({"errcode": 40003, "errmsg": repeated()}).to_string(),
-                json!({"errcode": 40001, "errmsg": repeated()}).to_string(),
-                json!({"errcode": 45009, "errmsg": repeated()}).to_string(),
+                format!("{REPEATED} {IN_JSON}"),
+                format!(r#"{{"errcode": 40003, "errmsg": "{IN_JSON}"}}"#).replace('\n', ""),
+                json!({"errcode": 40003, "errmsg": REPEATED}).to_string(),
+                json!({"errcode": 40001, "errmsg": REPEATED}).to_string(),
+                json!({"errcode": 45009, "errmsg": REPEATED}).to_string(),
                 json!({"errcode": 0, "msgid": TOKEN, "secret": SECRET}).to_string(),
             ] {
                 let it = Scene::new(move |asked| match asked {
@@ -731,7 +730,7 @@ mod nothing_secret_shows {
 
     #[test]
     fn in_what_is_said_of_a_token() {
-        let with_token = json!({"errcode": 40125, "errmsg": repeated(), "access_token": TOKEN}).to_string();
+        let with_token = json!({"errcode": 40125, "errmsg": REPEATED, "access_token": TOKEN}).to_string();
         let cut = r#"{"access_token":"72_T0k3n/wi"#;
         for text in [
             answer("200 OK", &with_token),
@@ -755,9 +754,10 @@ mod nothing_secret_shows {
     fn in_an_answer_that_breaks_off_in_the_middle_of_it() {
         let it = Scene::new(move |asked| match asked {
             AToken(..) => token(TOKEN),
-            AMessage(..) => {
-                Text("HTTP/1.1 502 Bad\r\nContent-Length: 100\r\n\r\nno route to /send?access_token=72_T0k3n".into())
-            }
+            AMessage(..) => Text(
+                "HTTP/1.1 502 Bad\r\nContent-Length: 100\r\n\r\nno route to /send?access_token=72_T0k3n"
+                    .into(),
+            ),
         });
         assert_hidden(&it.send());
         it.counts();
@@ -769,7 +769,7 @@ mod settings_that_cannot_be {
 
     fn good() -> Settings {
         Settings {
-            api: api(),
+            api: "https://api.weixin.qq.com".into(),
             appid: "wx1".into(),
             secret: "s".into(),
             message: Form::Template,
@@ -788,7 +788,9 @@ mod settings_that_cannot_be {
         let read: Settings = toml::from_str("appid = 'wx1'\nsecret = 's'\nmessage = 'subscribe'").unwrap();
         assert_eq!((read.api.as_str(), read.message), ("https://api.weixin.qq.com", Form::Subscribe));
         read.check(Some("{}")).unwrap();
-        for api in ["https://proxy.example.com/wx/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:1/"] {
+        for api in
+            ["https://proxy.example.com/wx/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:1/"]
+        {
             Settings { api: api.into(), ..good() }.check(Some("{}")).unwrap();
         }
         // As words, not as keys.

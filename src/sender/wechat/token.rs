@@ -45,7 +45,11 @@ pub struct Token {
 
 impl Token {
     fn new(text: &str, secret: &str) -> Self {
-        Self { text: text.to_owned(), query: percent_encoded(text), secrets: Secrets::new([text, secret].into_iter()) }
+        Self {
+            text: text.to_owned(),
+            query: percent_encoded(text),
+            secrets: Secrets::new([text, secret].into_iter()),
+        }
     }
 }
 
@@ -201,6 +205,20 @@ impl Tokens {
     }
 }
 
+#[cfg(test)]
+impl Tokens {
+    /// The token that the next message would go out with.
+    pub fn holds(&self) -> Option<String> {
+        self.state().current.as_ref().map(|(token, _)| token.text.clone())
+    }
+
+    /// As if a thread had begun to ask; without an answer when it is dropped.
+    pub fn is_asked_for(&self) -> impl Drop {
+        self.state().asking = true;
+        Asking { tokens: self, answer: None }
+    }
+}
+
 /// The thread that asks. Whatever becomes of it, the others do not wait for ever.
 struct Asking<'a> {
     tokens: &'a Tokens,
@@ -229,7 +247,9 @@ fn nothing_left(outcome: Outcome) -> Outcome {
         Outcome::Deferred { reason, after, toll: Toll::Hold } => {
             Outcome::Deferred { reason: no_token(reason), after, toll: Toll::Hold }
         }
-        Outcome::Deferred { reason, .. } | Outcome::Unknown { reason } => Outcome::unreached(no_token(reason)),
+        Outcome::Deferred { reason, .. } | Outcome::Unknown { reason } => {
+            Outcome::unreached(no_token(reason))
+        }
         Outcome::Unavailable { reason } | Outcome::Rejected { reason } => {
             Outcome::Unavailable { reason: no_token(reason) }
         }

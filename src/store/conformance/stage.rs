@@ -168,7 +168,17 @@ impl Stage {
             Raw::Sqlite(..) => format!("{} * 1000", self.ago(seconds)),
             Raw::MySql(_) => format!("TIMESTAMPADD(SECOND, -({seconds}), NOW(6))"),
         };
-        self.sql(&format!("UPDATE {{p}}pace SET next_at = {at} WHERE channel = '{channel}'"));
+        self.sql(&format!(
+            "UPDATE {{p}}pace SET next_at = {at}, held_until = {at} WHERE channel = '{channel}'"
+        ));
+    }
+
+    /// The tables say that they are of this version.
+    pub fn schema_is_at(&self, version: u32) {
+        self.sql("DELETE FROM {p}migration");
+        self.sql(&format!(
+            "INSERT INTO {{p}}migration (version, name, checksum) VALUES ({version}, 'another', 'another')"
+        ));
     }
 
     /// SQL for a time column in milliseconds.
@@ -264,7 +274,8 @@ impl Drop for Stage {
     fn drop(&mut self) {
         if let Raw::MySql(raw) = &self.raw {
             let mut raw = raw.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            for table in ["task", "task_target", "pace", "installation", "audit", "migration"] {
+            for table in ["task", "task_target", "pace", "installation", "audit", "suppression", "migration"]
+            {
                 let sql = format!("DROP TABLE IF EXISTS {}{table}", self.prefix);
                 let _ = ::mysql::prelude::Queryable::query_drop(&mut *raw, sql);
             }
@@ -313,7 +324,14 @@ pub(super) fn secs(seconds: u64) -> Duration {
 }
 
 pub(super) fn terms() -> Terms {
-    Terms { owner: "host 1".into(), lease: secs(30), send: secs(10), margin: secs(2), dedupe: None }
+    Terms {
+        owner: "host 1".into(),
+        lease: secs(30),
+        send: secs(10),
+        margin: secs(2),
+        dedupe: None,
+        channel: CHANNEL.into(),
+    }
 }
 
 /// On a channel whose provider remembers keys for a day.

@@ -191,7 +191,7 @@ pub(super) fn no_lease_on_a_schema_of_another_version(stage: &Stage) {
     let mut store = stage.store();
     // Migrated under a run that goes on.
     for version in [0, 7_000] {
-        stage.sql(&format!("UPDATE {{p}}migration SET version = {version}"));
+        stage.schema_is_at(version);
         for beside in [false, true] {
             let error = store.lease(task, &terms(), beside).unwrap_err();
             assert_eq!(Trouble::kind_of(&error), Some(Kind::Usage), "{error:#}");

@@ -26,8 +26,37 @@ fn cancelled(id: TaskId, what: &str) -> anyhow::Error {
     Trouble::usage(format!("task {id} is cancelled: nothing can be {what} any more")).into()
 }
 
+pub(super) fn refuse_long<'a>(mut recipients: impl Iterator<Item = &'a str>) -> Result<()> {
+    let Some(long) = recipients.find(|recipient| recipient.chars().count() > RECIPIENT_MOST) else {
+        return Ok(());
+    };
+    let start: String = long.chars().take(40).collect();
+    Err(Trouble::usage(format!("recipient {start:?}... is longer than {RECIPIENT_MOST} characters")).into())
+}
+
+/// Rows as few INSERTs, none longer than the server takes.
+pub(super) fn inserts(into: &str, rows: impl Iterator<Item = String>, packet: usize) -> Vec<String> {
+    let most = IMPORTED_BYTES.min(packet / 2);
+    let mut inserts: Vec<String> = Vec::new();
+    let mut count = 0;
+    for values in rows {
+        match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
+            Some(insert) => {
+                insert.push_str(", ");
+                insert.push_str(&values);
+                count += 1;
+            }
+            None => {
+                inserts.push(format!("INSERT INTO {into} VALUES {values}"));
+                count = 1;
+            }
+        }
+    }
+    inserts
+}
+
 /// A time that a person typed, as an expression.
-fn when(when: When) -> String {
+pub(super) fn when(when: When) -> String {
     match when {
         When::At(time) => quote(&time.format("%Y-%m-%d %H:%M:%S%.3f").to_string()),
         When::In(wait) => format!("TIMESTAMPADD(MICROSECOND, {}000, NOW(3))", wait.as_millis()),
@@ -35,13 +64,21 @@ fn when(when: When) -> String {
 }
 
 impl Tables {
-    fn audit_statement(&self, act: &Act<'_>, task: TaskId, targets: &[Option<TargetId>]) -> String {
+    /// One row for each of `targets`. Without a task: an act that is of none.
+    pub(super) fn audit_statement(
+        &self,
+        act: &Act<'_>,
+        task: Option<TaskId>,
+        targets: &[Option<TargetId>],
+    ) -> String {
+        let id = |id: Option<u64>| id.map_or_else(|| "NULL".into(), |id| id.to_string());
         let rows = targets.iter().map(|target| {
             format!(
-                "({}, {}, {task}, {}, {})",
+                "({}, {}, {}, {}, {})",
                 fitted(act.who, NAME_MOST),
                 fitted(act.what, 64),
-                target.map_or_else(|| "NULL".into(), |id| id.to_string()),
+                id(task),
+                id(*target),
                 act.why.map_or_else(|| "NULL".into(), |why| fitted(why, REASON_MOST)),
             )
         });
@@ -100,9 +137,10 @@ impl Desk for MySql {
     }
 
     fn drop_tables(&mut self) -> Result<()> {
-        let Tables { task, target, pace, installation, migration, audit, .. } = &*self.tables;
-        let text =
-            format!("DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {migration}");
+        let Tables { task, target, pace, installation, migration, audit, suppression, .. } = &*self.tables;
+        let text = format!(
+            "DROP TABLE IF EXISTS {task}, {target}, {pace}, {installation}, {audit}, {suppression}, {migration}"
+        );
         self.write("drop the tables", &text).map(drop)
     }
 
@@ -136,38 +174,13 @@ impl Desk for MySql {
     }
 
     fn add(&mut self, task: TaskId, rows: &[NewTarget]) -> Result<Added> {
-        if let Some(long) = rows.iter().find(|row| row.recipient.chars().count() > RECIPIENT_MOST) {
-            let start: String = long.recipient.chars().take(40).collect();
-            return Err(Trouble::usage(format!(
-                "recipient {start:?}... is longer than {RECIPIENT_MOST} characters"
-            ))
-            .into());
-        }
+        refuse_long(rows.iter().map(|row| row.recipient.as_str()))?;
         let tables = Rc::clone(&self.tables);
-        let most = IMPORTED_BYTES.min(self.connection.server.packet / 2);
-        let mut inserts: Vec<String> = Vec::new();
-        let mut count = 0;
-        for row in rows {
-            let values = format!(
-                "({task}, {}, {})",
-                quote(row.recipient.trim_end()),
-                quote_or_null(row.params.as_deref())
-            );
-            match inserts.last_mut().filter(|insert| count < IMPORTED && insert.len() + values.len() < most) {
-                Some(insert) => {
-                    insert.push_str(", ");
-                    insert.push_str(&values);
-                    count += 1;
-                }
-                None => {
-                    inserts.push(format!(
-                        "INSERT INTO {} (task_id, recipient, params) VALUES {values}",
-                        tables.target
-                    ));
-                    count = 1;
-                }
-            }
-        }
+        let values = rows.iter().map(|row| {
+            format!("({task}, {}, {})", quote(row.recipient.trim_end()), quote_or_null(row.params.as_deref()))
+        });
+        let into = format!("{} (task_id, recipient, params)", tables.target);
+        let inserts = inserts(&into, values, self.connection.server.packet);
         let added = self.connection.persist(|connection, _| {
             let status = lock_task(connection, &tables, task)?.ok_or_else(|| no_such_task(task))?;
             if status == "cancelled" {
@@ -220,7 +233,7 @@ impl Desk for MySql {
             Expiry::Until(time) => set += &format!(", expires_at = {}", when(time)),
         }
         let busy = probes(&tables.target, task, &["processing", "sending"]);
-        let audit = tables.audit_statement(act, task, &[None]);
+        let audit = tables.audit_statement(act, Some(task), &[None]);
         let mut before = None;
         let turned = self.connection.persist(|connection, lost| {
             let Some(word) = lock_task(connection, &tables, task)? else {
@@ -306,6 +319,14 @@ impl Desk for MySql {
         Ok(targets)
     }
 
+    fn target(&mut self, task: TaskId, id: TargetId) -> Result<Option<Target>> {
+        let text = format!(
+            "SELECT {TARGET_COLUMNS} FROM {} WHERE id = {id} AND task_id = {task}",
+            self.tables.target
+        );
+        self.read("look at a target", &text)?.pop().map(|mut row| read_target(&mut row)).transpose()
+    }
+
     fn targets(
         &mut self,
         task: TaskId,
@@ -367,6 +388,18 @@ impl Desk for MySql {
             verb: "sent again",
         };
         self.change(task, None, &change, act)
+    }
+
+    fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
+        self.add_suppressions(rows, act)
+    }
+
+    fn unsuppress(&mut self, recipient: &str, channel: Option<&str>, act: &Act<'_>) -> Result<u64> {
+        self.remove_suppression(recipient, channel, act)
+    }
+
+    fn suppressions(&mut self, each: &mut dyn FnMut(Suppression) -> Result<()>) -> Result<()> {
+        self.list_suppressions(each)
     }
 }
 
@@ -446,7 +479,7 @@ impl MySql {
                 };
                 let audit = match audited.as_slice() {
                     [] => String::new(),
-                    audited => tables.audit_statement(act, task, audited) + "; ",
+                    audited => tables.audit_statement(act, Some(task), audited) + "; ",
                 };
                 connection.run(&format!(
                     "UPDATE {} SET {reopened} WHERE id = {task} AND status = 'finished'; \

@@ -1,6 +1,7 @@
 //! Begin and settle: one text, one commit. Answers are grouped by token and kind into one statement each; where a statement
 //! changed fewer rows than asked, the rows are looked at under their locks.
 
+use super::suppression::suppressed;
 use super::*;
 
 /// What a begin wrote.
@@ -8,6 +9,7 @@ pub(super) struct Written {
     settled: Settled,
     /// By token and id: a run may hold a claim that has ended and the one after it, of the same target.
     begun: HashSet<(Uuid, TargetId)>,
+    suppressed: HashSet<(Uuid, TargetId)>,
     /// From before the request that may have begun them.
     since: Moment,
 }
@@ -25,6 +27,8 @@ impl Written {
                     until: self.since + lease.terms.send,
                     message,
                 });
+            } else if self.suppressed.remove(&(token, target.id)) {
+                begun.suppressed.push(target.id);
             } else {
                 begun.fenced.push(target.id);
             }
@@ -59,7 +63,12 @@ impl MySql {
             settling.iter().map(|group| settle_statement(tables, group, "= 'sending'")).collect();
         statements.extend(beginning.iter().map(|group| begin_statement(tables, group, &lease.terms)));
         if statements.is_empty() {
-            return Ok(Written { settled: Settled::default(), begun: HashSet::new(), since: Moment::now() });
+            return Ok(Written {
+                settled: Settled::default(),
+                begun: HashSet::new(),
+                suppressed: HashSet::new(),
+                since: Moment::now(),
+            });
         }
         let text = format!("{BEGIN}{}; COMMIT", statements.join("; "));
         let patience = if answers.is_empty() { connection::PATIENCE } else { connection::WITH_ANSWERS };
@@ -72,17 +81,20 @@ impl MySql {
             let replies = connection.run(&text)?;
             let mut changed = replies.iter().skip(1).map(|reply| reply.changed);
             let settled = reconcile(connection, tables, &settling, &mut changed)?;
-            let mut begun = HashSet::new();
+            let (mut begun, mut suppressed) = (HashSet::new(), HashSet::new());
             for group in &beginning {
                 let changed = changed.next().unwrap_or(0);
                 if changed == group.len() as u64 {
                     begun.extend(group.iter().map(|ready| (ready.claimed.token, ready.claimed.target.id)));
                 } else {
                     let changed = (!lost).then_some(changed);
-                    begun.extend(read_back(connection, tables, group, &lease.terms, changed)?);
+                    let token = group[0].claimed.token;
+                    let found = read_back(connection, tables, group, &lease.terms, changed)?;
+                    begun.extend(found.begun.into_iter().map(|id| (token, id)));
+                    suppressed.extend(found.suppressed.into_iter().map(|id| (token, id)));
                 }
             }
-            Ok(Written { settled, begun, since })
+            Ok(Written { settled, begun, suppressed, since })
         })
     }
 
@@ -130,56 +142,81 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
     };
     format!(
         "UPDATE {} SET status = 'sending', attempts = LEAST(attempts + 1, 65535), send_at = NOW(3), claim_until = {end}{also} \
-         WHERE id IN ({}) AND cron_token = '{}' AND status = 'processing' AND claim_until > NOW(3) AND {doubt}",
+         WHERE id IN ({}) AND cron_token = '{}' AND status = 'processing' AND claim_until > NOW(3) AND {doubt} AND {} IS NULL",
         tables.target,
         list(group.iter().map(|ready| ready.claimed.target.id)),
-        first.token
+        first.token,
+        suppressed(tables, &terms.channel),
     )
 }
 
-/// After a begin that changed fewer than asked: which of them it began. Those that may never be sent again by themselves
-/// become unknown here. `changed`: how many it began; not known after a loss, when an earlier try may have begun some.
+/// What became of a group of which fewer were begun than asked.
+struct ReadBack {
+    begun: Vec<TargetId>,
+    suppressed: Vec<TargetId>,
+}
+
+/// After a begin that changed fewer than asked: which of them it began, and which are suppressed. These, and those that may
+/// never be sent again by themselves, end here. `changed`: how many it began; not known after a loss, when an earlier
+/// try may have begun some.
 fn read_back(
     connection: &mut Connection,
     tables: &Tables,
     group: &[&Ready],
     terms: &Terms,
     changed: Option<u64>,
-) -> Result<Vec<(Uuid, TargetId)>, Fault> {
+) -> Result<ReadBack, Fault> {
     let Tables { target, .. } = tables;
     let token = group[0].claimed.token;
     let rows = last(connection.run(&format!(
-        "{BEGIN}SELECT id, status, {}, dedupe_until IS NOT NULL AND claim_until > NOW(3), dedupe_until > {} FROM {target} \
-         WHERE id IN ({}) AND cron_token = '{token}' ORDER BY id FOR UPDATE",
+        "{BEGIN}SELECT id, status, last_error, {}, dedupe_until IS NOT NULL, claim_until > NOW(3), dedupe_until > {}, {} IS NOT NULL \
+         FROM {target} WHERE id IN ({}) AND cron_token = '{token}' ORDER BY id FOR UPDATE",
         ms("send_at"),
         after(terms.send + terms.margin),
+        suppressed(tables, &terms.channel),
         list(group.iter().map(|ready| ready.claimed.target.id)),
     ))?)
     .rows;
     let mut sending: Vec<(TargetId, Option<i64>)> = Vec::new();
-    let mut hopeless = Vec::new();
+    let mut left_alone = Vec::new();
+    // What each of the others becomes, and why.
+    let (mut ends, mut reasons) = (Vec::new(), Vec::new());
+    let mut end = |id, in_doubt, why| {
+        ends.push((id, if in_doubt { "'unknown'" } else { "'failed'" }.to_owned()));
+        reasons.push((id, quote(why)));
+    };
     for mut row in rows {
-        let (id, status, began): (_, _, Option<i64>) = (row.number()?, row.word(), row.maybe()?);
-        let (in_doubt, in_time) = (row.flag()?, row.flag()?);
+        let (id, status, error) = (row.number()?, row.word(), row.text());
+        let began: Option<i64> = row.maybe()?;
+        let (in_doubt, live, in_time, suppressed) = (row.flag()?, row.flag()?, row.flag()?, row.flag()?);
         match status.as_str() {
             "sending" => sending.push((id, began)),
-            "processing" if in_doubt => {
-                let why = if in_time {
-                    "an earlier attempt may have arrived, and the message has changed since"
-                } else {
-                    "an earlier attempt may have arrived, and the provider's memory of it ends too soon"
-                };
-                hopeless.push((id, quote(why)));
+            "processing" if suppressed => {
+                left_alone.push(id);
+                end(id, in_doubt, SUPPRESSED);
             }
+            "processing" if in_doubt && live && in_time => {
+                end(id, true, "an earlier attempt may have arrived, and the message has changed since");
+            }
+            "processing" if in_doubt && live => {
+                end(
+                    id,
+                    true,
+                    "an earlier attempt may have arrived, and the provider's memory of it ends too soon",
+                );
+            }
+            // By a try whose answer was lost.
+            "failed" | "unknown" if error.as_deref() == Some(SUPPRESSED) => left_alone.push(id),
             _ => {}
         }
     }
-    if !hopeless.is_empty() {
+    if !ends.is_empty() {
         connection.run(&format!(
-            "UPDATE {target} SET status = 'unknown', settled_at = NOW(3), last_error = {} \
+            "UPDATE {target} SET status = {}, settled_at = NOW(3), last_error = {} \
              WHERE id IN ({}) AND cron_token = '{token}' AND status = 'processing'; COMMIT",
-            by_id(&hopeless),
-            list(hopeless.iter().map(|(id, _)| id)),
+            by_id(&ends),
+            by_id(&reasons),
+            list(ends.iter().map(|(id, _)| id)),
         ))?;
     }
     if let Some(changed) = changed {
@@ -190,7 +227,7 @@ fn read_back(
             sending.clear();
         }
     }
-    Ok(sending.into_iter().map(|(id, _)| (token, id)).collect())
+    Ok(ReadBack { begun: sending.into_iter().map(|(id, _)| id).collect(), suppressed: left_alone })
 }
 
 /// Answers that one statement can write: of one token and kind, by id.

@@ -76,7 +76,7 @@ pub(super) fn task_columns() -> String {
     format!(
         "t.id, t.name, t.channel, t.payload, t.status, t.status_reason, t.priority, {}, {}, {}, {}, {}, \
          t.lock_token IS NOT NULL AND t.lock_until >= NOW(3), t.lock_owner, {}, {}, \
-         t.scheduled_at > NOW(3), t.expires_at <= NOW(3), IF(p.next_at > NOW(6), {}, NULL)",
+         t.scheduled_at > NOW(3), t.expires_at <= NOW(3), IF(p.held_until > NOW(6), {}, NULL)",
         ms("t.scheduled_at"),
         ms("t.expires_at"),
         ms("t.created_at"),
@@ -84,7 +84,7 @@ pub(super) fn task_columns() -> String {
         ms("t.finished_at"),
         ms("t.lock_at"),
         ms("t.lock_until"),
-        ms("p.next_at"),
+        ms("p.held_until"),
     )
 }
 

@@ -202,7 +202,14 @@ fn carry(mut from: TcpStream, mut to: TcpStream, mut pass: impl FnMut() -> bool)
 
 fn terms() -> Terms {
     let seconds = Duration::from_secs;
-    Terms { owner: "host 1".into(), lease: seconds(30), send: seconds(20), margin: seconds(2), dedupe: None }
+    Terms {
+        owner: "host 1".into(),
+        lease: seconds(30),
+        send: seconds(20),
+        margin: seconds(2),
+        dedupe: None,
+        channel: "letters".into(),
+    }
 }
 
 fn lease(store: &mut MySql, task: TaskId) -> Lease {

@@ -43,7 +43,9 @@ impl Desk for Sqlite {
     fn drop_tables(&mut self) -> Result<()> {
         self.writer()
             .write(|tx| {
-                for table in ["task", "task_target", "pace", "installation", "audit", "migration"] {
+                for table in
+                    ["task", "task_target", "pace", "installation", "audit", "suppression", "migration"]
+                {
                     tx.sql.execute_batch(&format!("DROP TABLE IF EXISTS {p}{table}", p = tx.p))?;
                 }
                 Ok(())
@@ -88,13 +90,7 @@ impl Desk for Sqlite {
                 let mut added = Added::default();
                 for row in rows {
                     let recipient = row.recipient.trim_end();
-                    if recipient.chars().count() > RECIPIENT_MOST {
-                        let text = format!(
-                            "a recipient is longer than {RECIPIENT_MOST} characters: {}",
-                            fit(recipient, 40)
-                        );
-                        return Err(Trouble::usage(text).into());
-                    }
+                    refuse_long(recipient)?;
                     let new = tx.change(&sql, params![task.cast_signed(), recipient, row.params])?;
                     added.new += new;
                     added.repeated += 1 - new;
@@ -146,7 +142,7 @@ impl Desk for Sqlite {
                     ],
                 )?;
                 recover::finish_cancelled(tx, Some(task))?;
-                tx.audit(act, task, None)?;
+                tx.audit(act, Some(task), None)?;
                 Ok(Turned::From(found.status))
             })
             .with_context(|| format!("{} task {task}", act.what))
@@ -191,6 +187,13 @@ impl Desk for Sqlite {
                 p = tx.p
             );
             tx.all(&sql, params![task.cast_signed(), 0, i64::try_from(most).unwrap_or(i64::MAX)], read_target)
+        })
+    }
+
+    fn target(&mut self, task: TaskId, id: TargetId) -> Result<Option<Target>> {
+        self.writer().read(|tx| {
+            let sql = format!("SELECT {TARGET} FROM {p}task_target WHERE id = ?1 AND task_id = ?2", p = tx.p);
+            tx.one(&sql, [id.cast_signed(), task.cast_signed()], read_target)
         })
     }
 
@@ -261,7 +264,7 @@ impl Desk for Sqlite {
                         params![task.cast_signed(), status, settled_at, target.map(u64::cast_signed)],
                     )?;
                     changed += now;
-                    if now > 0 { tx.audit(act, task, target) } else { Ok(()) }
+                    if now > 0 { tx.audit(act, Some(task), target) } else { Ok(()) }
                 };
                 match targets {
                     None => change(None)?,
@@ -293,11 +296,33 @@ impl Desk for Sqlite {
                 )?;
                 if changed > 0 {
                     reopen(tx, task)?;
-                    tx.audit(act, task, None)?;
+                    tx.audit(act, Some(task), None)?;
                 }
                 Ok(changed)
             })
             .with_context(|| format!("retry failed targets of task {task}"))
+    }
+
+    fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
+        self.writer().write(|tx| suppression::add(tx, rows, act)).context("suppress")
+    }
+
+    fn unsuppress(&mut self, recipient: &str, channel: Option<&str>, act: &Act<'_>) -> Result<u64> {
+        self.writer()
+            .write(|tx| suppression::remove(tx, recipient, channel, act))
+            .context("end a suppression")
+    }
+
+    fn suppressions(&mut self, each: &mut dyn FnMut(Suppression) -> Result<()>) -> Result<()> {
+        let mut after = (String::new(), String::new());
+        loop {
+            let page = self.writer().read(|tx| suppression::page(tx, &after))?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            after = (last.recipient.clone(), last.channel.clone().unwrap_or_else(|| EVERY_CHANNEL.into()));
+            page.into_iter().try_for_each(&mut *each)?;
+        }
     }
 }
 
@@ -314,6 +339,14 @@ fn applied(tx: &Tx<'_>) -> Result<Vec<(u32, String)>> {
     tx.all(&format!("SELECT version, checksum FROM {table} ORDER BY version"), [], |row| {
         Ok((small(row, 0, u32::MAX)?, row.get(1)?))
     })
+}
+
+pub(super) fn refuse_long(recipient: &str) -> Result<()> {
+    if recipient.chars().count() <= RECIPIENT_MOST {
+        return Ok(());
+    }
+    let text = format!("a recipient is longer than {RECIPIENT_MOST} characters: {}", fit(recipient, 40));
+    Err(Trouble::usage(text).into())
 }
 
 /// An error unless the tables are of the version that this binary speaks.

@@ -97,7 +97,7 @@ pub(super) fn unserved(tx: &Tx<'_>, task: &Task) -> Result<bool> {
         Some(_) => Ok(false),
         None => {
             let why = format!("channel \"{}\" is not configured here", task.channel);
-            tx.audit(&Act { who: "batch-send", what: "unserved", why: Some(&why) }, task.id, None)?;
+            tx.audit(&Act { who: "batch-send", what: "unserved", why: Some(&why) }, Some(task.id), None)?;
             Ok(false)
         }
     }

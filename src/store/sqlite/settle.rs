@@ -5,36 +5,60 @@ use rusqlite::params;
 
 use super::*;
 
-/// Begins one target, if it is still ours. Its attempt, counted.
-pub(super) fn begin(tx: &Tx<'_>, terms: &Terms, ready: &Ready) -> Result<Option<u16>> {
+/// What came of a begin.
+pub(super) enum Start {
+    /// The attempt, counted.
+    Begun(u16),
+    Suppressed,
+    Fenced,
+}
+
+/// Begins one target, if it is still ours and its recipient is not suppressed.
+pub(super) fn begin(tx: &Tx<'_>, terms: &Terms, ready: &Ready) -> Result<Start> {
     let p = tx.p;
     let Claimed { target, token, .. } = &ready.claimed;
     let (id, token) = (target.id.cast_signed(), token.to_string());
     let claim_until = tx.after(terms.send.saturating_add(terms.margin));
+    let suppressed = suppression::suppressed(p);
     // A target in doubt goes out again only as a repetition that the provider recognises: with the key, the same
     // to the byte, and ended before the key is forgotten. The window counts from the first begin in doubt.
     let sql = format!(
-        "UPDATE {p}task_target SET status = 'sending', attempts = min(attempts + 1, 65535), send_at = ?3, claim_until = ?4, \
-         dedupe_until = COALESCE(dedupe_until, ?5), message_hash = CASE WHEN ?5 IS NULL THEN message_hash ELSE ?6 END \
+        "UPDATE {p}task_target SET status = 'sending', attempts = min(attempts + 1, 65535), send_at = ?3, claim_until = ?6, \
+         dedupe_until = COALESCE(dedupe_until, ?7), message_hash = CASE WHEN ?7 IS NULL THEN message_hash ELSE ?8 END \
          WHERE id = ?1 AND cron_token = ?2 AND status = 'processing' AND claim_until > ?3 \
-         AND (dedupe_until IS NULL OR (?5 IS NOT NULL AND dedupe_until > ?4 AND message_hash = ?6)) RETURNING attempts"
+         AND (dedupe_until IS NULL OR (?7 IS NOT NULL AND dedupe_until > ?6 AND message_hash = ?8)) AND NOT {suppressed} RETURNING attempts"
     );
     let dedupe_until = terms.dedupe.map(|window| tx.after(window));
     let hash = ready.hash.as_ref().map(|hash| &hash[..]);
-    let begun = tx.one(&sql, params![id, token, tx.now, claim_until, dedupe_until, hash], |row| {
-        small(row, 0, u16::MAX)
-    })?;
-    if begun.is_none() {
-        tx.change(
-            &format!(
-                "UPDATE {p}task_target SET status = 'unknown', claim_until = NULL, settled_at = ?3, \
-                 last_error = 'an earlier attempt may have arrived, and the provider would not recognise another' \
-                 WHERE id = ?1 AND cron_token = ?2 AND status = 'processing' AND claim_until > ?3 AND dedupe_until IS NOT NULL"
-            ),
-            params![id, token, tx.now],
-        )?;
+    let folded = suppression::fold(&target.recipient);
+    let begun = tx.one(
+        &sql,
+        params![id, token, tx.now, folded, terms.channel, claim_until, dedupe_until, hash],
+        |row| small(row, 0, u16::MAX),
+    )?;
+    if let Some(attempt) = begun {
+        return Ok(Start::Begun(attempt));
     }
-    Ok(begun)
+    let ended = tx.change(
+        &format!(
+            "UPDATE {p}task_target SET status = CASE WHEN dedupe_until IS NULL THEN 'failed' ELSE 'unknown' END, claim_until = NULL, \
+             settled_at = ?3, last_error = '{SUPPRESSED}' \
+             WHERE id = ?1 AND cron_token = ?2 AND status = 'processing' AND {suppressed}"
+        ),
+        params![id, token, tx.now, folded, terms.channel],
+    )?;
+    if ended > 0 {
+        return Ok(Start::Suppressed);
+    }
+    tx.change(
+        &format!(
+            "UPDATE {p}task_target SET status = 'unknown', claim_until = NULL, settled_at = ?3, \
+             last_error = 'an earlier attempt may have arrived, and the provider would not recognise another' \
+             WHERE id = ?1 AND cron_token = ?2 AND status = 'processing' AND claim_until > ?3 AND dedupe_until IS NOT NULL"
+        ),
+        params![id, token, tx.now],
+    )?;
+    Ok(Start::Fenced)
 }
 
 pub(super) fn settle(tx: &Tx<'_>, answers: &[Answer]) -> Result<Settled> {
@@ -122,7 +146,7 @@ fn audit_duplicate(tx: &Tx<'_>, answer: &Answer) -> Result<()> {
     );
     if !tx.exists(&sql, params![answer.task.cast_signed(), answer.id.cast_signed(), why])? {
         let act = Act { who: "batch-send", what: "duplicate", why: Some(&why) };
-        tx.audit(&act, answer.task, Some(answer.id))?;
+        tx.audit(&act, Some(answer.task), Some(answer.id))?;
     }
     Ok(())
 }

@@ -229,7 +229,7 @@ impl Tx<'_> {
         self.now.saturating_sub(ms(time))
     }
 
-    pub fn audit(&self, act: &Act<'_>, task: TaskId, target: Option<TargetId>) -> Result<()> {
+    pub fn audit(&self, act: &Act<'_>, task: Option<TaskId>, target: Option<TargetId>) -> Result<()> {
         let p = self.p;
         self.change(
             &format!("INSERT INTO {p}audit (at, who, what, task_id, target_id, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
@@ -237,7 +237,7 @@ impl Tx<'_> {
                 self.now,
                 fit(act.who, NAME_MOST),
                 act.what,
-                task.cast_signed(),
+                task.map(u64::cast_signed),
                 target.map(u64::cast_signed),
                 act.why.map(|why| fit(why, REASON_MOST)),
             ],
@@ -250,6 +250,11 @@ impl Tx<'_> {
 pub(super) fn ms(time: Duration) -> i64 {
     const MOST: i64 = 10 * 366 * 86_400_000;
     i64::try_from(time.as_millis()).map_or(MOST, |ms| ms.min(MOST))
+}
+
+/// The same in microseconds.
+pub(super) fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(ms(Duration::MAX) * 1000)
 }
 
 /// A text column as it is, valid or not: one broken text must not keep a batch from being read.
