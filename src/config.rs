@@ -32,12 +32,14 @@ use self::environment::{Environment, environment, expand, text_of};
 use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
+use crate::pace::Pace;
 use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, percent_encoded, wechat};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
 use crate::trouble::{Trouble, neighbour};
 use crate::who;
+use crate::window::Window;
 
 const FILE: &str = "/etc/batch-send/config.toml";
 const STATE_DIR: &str = "/var/lib/batch-send";
@@ -54,8 +56,7 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 /// Sends in flight at once, of all lanes of a run: more sockets and threads than that are a mistake.
 const IN_FLIGHT_MOST: usize = 1024;
 
-/// Keys and kinds that have their name already.
-const LATER_KEYS: [&str; 3] = ["rate", "time_zone", "window"];
+/// Kinds that have their name already.
 const LATER_KINDS: [&str; 1] = ["smtp"];
 const KINDS: [&str; 4] = ["exec", "file", "http", "wechat"];
 
@@ -97,6 +98,10 @@ pub struct Channel {
     /// How many targets more than idle senders may be begun. Faster on a fast channel, and a crash leaves as many more unknown.
     pub ahead: usize,
     pub policy: Policy,
+    /// How fast it may be sent to, over all hosts and runs.
+    pub pace: Option<Pace>,
+    /// The hours in which anything may leave.
+    pub window: Option<Window>,
     pub template: Option<Template>,
     /// Everything goes to this recipient instead: for staging.
     pub redirect_to: Option<String>,
@@ -290,6 +295,8 @@ impl Channel {
             stop_after_unknown: section.integer("stop_after_unknown", 5, 1..=u16::MAX)?,
             idempotent_for: section.optional_duration("idempotent_for", MS..=30 * DAY)?,
         };
+        let pace = section.pace()?;
+        let window = section.window()?;
         let redirect_to = section.string("redirect_to")?;
         let body = section.string("body")?;
         if lanes * concurrency > IN_FLIGHT_MOST {
@@ -373,6 +380,8 @@ impl Channel {
             concurrency,
             ahead,
             policy,
+            pace,
+            window,
             template,
             redirect_to,
             kind,

@@ -17,10 +17,13 @@ use self::pool::{Closing, Pool};
 use crate::journal::Journal;
 use crate::message::Message;
 use crate::moment::Moment;
+use crate::pace::Pace;
 use crate::sender::{Outcome, Sender, Toll};
 use crate::settlement::{self, HOLD_AFTER_UNREACHED, Policy, STOP_AFTER_REJECTED};
 use crate::stop::Stop;
-use crate::store::{Answer, Claimed, Hold, InFlight, Lease, Relay, Settled, Settlement, Standing, Unwritten};
+use crate::store::{
+    Answer, Claimed, Hold, InFlight, Lease, Relay, Settled, Settlement, Slot, Standing, Unwritten,
+};
 use crate::target::Target;
 
 /// How often the lease is renewed, and with it the look at whether somebody paused or cancelled.
@@ -48,6 +51,12 @@ pub struct Orders<'a> {
     pub ahead: usize,
     /// Largest claim.
     pub batch: usize,
+    /// How fast the channel may be sent to.
+    pub pace: Option<&'a Pace>,
+    /// A slot of the pace that comes later is not waited for.
+    pub slots_until: Moment,
+    /// When the channel's window closes: nothing leaves after it.
+    pub closes: Option<Moment>,
     /// This host, for the reason of a pause.
     pub host: &'a str,
     pub stop: &'a Stop,
@@ -99,6 +108,10 @@ pub enum Ended {
     Lost,
     /// The channel wants to be left alone, or cannot be reached.
     Held(Duration),
+    /// The channel's next slot comes only after this time.
+    Paced(Duration),
+    /// The channel's window has closed.
+    Closed,
     /// We paused the task, for this reason.
     Paused(String),
 }
@@ -112,6 +125,8 @@ impl fmt::Display for Ended {
             Self::Halted => f.write_str("halted"),
             Self::Lost => f.write_str("lease lost"),
             Self::Held(length) => write!(f, "channel held for {} s", length.as_secs()),
+            Self::Paced(wait) => write!(f, "next slot in {} s", wait.as_secs()),
+            Self::Closed => f.write_str("window closed"),
             Self::Paused(_) => f.write_str("paused"),
         }
     }
@@ -151,7 +166,7 @@ pub fn serve(
     turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>,
     last_begun: &mut dyn FnMut(),
 ) -> Served {
-    let pool = Pool::default();
+    let pool = Pool::new(orders.closes);
     std::thread::scope(|scope| {
         // Also when this thread panics: workers that wait for ever would keep the process alive.
         let _closing = Closing(&pool);
@@ -173,6 +188,7 @@ pub fn serve(
             answered: 0,
             weight: 0,
             dry: false,
+            slots: Slots { free: 0, at: Moment::now() },
             unreached: 0,
             held: None,
             served: Served::default(),
@@ -206,11 +222,19 @@ struct Delivery<'a> {
     weight: usize,
     /// The last look found nothing to claim.
     dry: bool,
+    /// Of a channel with a pace: taken, not used.
+    slots: Slots,
     /// Not reached, so many times in a row.
     unreached: u32,
     /// For how long the channel is held, as far as this lane knows.
     held: Option<Duration>,
     served: Served,
+}
+
+/// Slots of a channel's pace: so many sends, not before this moment.
+struct Slots {
+    free: usize,
+    at: Moment,
 }
 
 impl<'a> Delivery<'a> {
@@ -228,6 +252,7 @@ impl<'a> Delivery<'a> {
         self.stop_after_unknowns();
         loop {
             if self.may_begin() {
+                self.reserve();
                 self.begin(scope, back);
             }
             self.settle();
@@ -285,13 +310,41 @@ impl<'a> Delivery<'a> {
 
     // ---- begin -------------------------------------------------------------------------------------------------
 
+    /// Takes slots for the next group, if they come in time; the work goes on while they are waited for.
+    fn reserve(&mut self) {
+        let Some(pace) = self.orders.pace else { return };
+        let group = self.capacity().min(self.stock.len()).min(pace.burst());
+        if self.slots.free > 0 || group == 0 {
+            return;
+        }
+        match self.store.reserve(self.orders.channel, pace.span(group), self.orders.slots_until.left()) {
+            Ok(Slot::In(wait)) => {
+                log::debug!("slots channel={} {group} in {wait:?}", self.orders.channel);
+                self.slots = Slots { free: group, at: Moment::now() + wait };
+            }
+            Ok(Slot::Later(wait)) => self.end(Ended::Paced(wait)),
+            Err(error) => {
+                self.fail(error.context(format!("take a slot of channel {}", self.orders.channel)));
+            }
+        }
+    }
+
+    /// How many may be begun now, as far as the pace allows.
+    fn slots(&self) -> usize {
+        match self.orders.pace {
+            None => usize::MAX,
+            Some(_) if self.slots.at.passed() => self.slots.free,
+            Some(_) => 0,
+        }
+    }
+
     /// As many as there are idle workers, in one commit with the answers that have come.
     fn begin<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, back: &Back<(InFlight, Outcome)>)
     where
         'a: 'scope,
     {
         let (mut ready, mut refused, mut stale) = (Vec::new(), Vec::new(), Vec::new());
-        let most = self.capacity();
+        let most = self.capacity().min(self.slots());
         while ready.len() < most {
             let Some(claimed) = self.stock.pop_front() else { break };
             let target = claimed.target();
@@ -337,9 +390,15 @@ impl<'a> Delivery<'a> {
                         begun.fenced
                     );
                 }
+                if !begun.unknown.is_empty() {
+                    log::info!("unknown task={} targets={:?}", self.lease.task(), begun.unknown);
+                    self.served.unknown += begun.unknown.len() as u64;
+                }
                 self.orders.quota.give(asked - begun.in_flight.len());
+                log::debug!("begun task={} {} of {asked}", self.lease.task(), begun.in_flight.len());
                 self.served.begun += begun.in_flight.len() as u64;
                 self.in_flight += begun.in_flight.len();
+                self.slots.free = self.slots.free.saturating_sub(begun.in_flight.len());
                 self.pool.put(begun.in_flight);
             }
             Err(unwritten) => {
@@ -383,13 +442,27 @@ impl<'a> Delivery<'a> {
         for (claimed, reason) in &refused {
             log::info!("refused task={} target={}: {reason}", self.lease.task(), claimed.target().id);
         }
-        let last = refused.last().map_or(String::new(), |(_, reason)| reason.clone());
-        match self.store.refuse(self.lease, refused) {
-            Ok(written) => self.served.refused += written,
-            Err(error) => self.fail(error.context("write down targets that cannot be rendered")),
+        // What is in doubt becomes unknown, and says nothing of the message.
+        let (doubtful, wrong): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|(claimed, _)| claimed.target().in_doubt);
+        let last = wrong.last().map(|(_, reason)| reason.clone());
+        let count = wrong.len() as u32;
+        for (refused, counter) in [(doubtful, &mut self.served.unknown), (wrong, &mut self.served.refused)] {
+            if refused.is_empty() {
+                continue;
+            }
+            match self.store.refuse(self.lease, refused) {
+                Ok(written) => *counter += written,
+                Err(error) => {
+                    let error = error.context("write down targets that are not sent");
+                    self.served.failure.get_or_insert(error);
+                }
+            }
         }
-        self.tally.rejected += count as u32;
-        self.stop_after_rejected(&last);
+        if let Some(last) = last {
+            self.tally.rejected += count;
+            self.stop_after_rejected(&last);
+        }
     }
 
     /// Claims the next batch while the workers are busy with the last. After settle: a returned target is pending again only then.
@@ -399,6 +472,8 @@ impl<'a> Delivery<'a> {
         // As much as can be begun at once; on a channel that has shown to be slow no more than can be begun now, or its
         // claim would grow old.
         let mut most = self.orders.concurrency + self.orders.ahead;
+        let paced = self.orders.pace.map_or(usize::MAX, |pace| pace.slots(CLAIM_SPAN).max(pace.burst()));
+        most = most.min(paced);
         if self.answered > 0 {
             most = most.min(span.max(self.capacity()));
         }
@@ -406,6 +481,7 @@ impl<'a> Delivery<'a> {
             return;
         }
         let light = self.orders.batch.min(CLAIM_BYTES / self.weight.max(1)).max(1);
+        let light = light.min(paced);
         let batch = span.clamp(most.min(light), light);
         let batch = self.orders.quota.take(batch.saturating_sub(self.stock.len()).max(1));
         if batch == 0 {
@@ -454,14 +530,21 @@ impl<'a> Delivery<'a> {
     /// Waits for an answer, no longer than until the next look at the clock, and takes every other that has come.
     fn wait(&mut self, answered: &Receiver<(InFlight, Outcome)>) {
         let until_renewal = RENEWAL.saturating_sub(self.renewed.elapsed());
+        let waits_for_slots = self.may_begin() && self.slots.free > 0 && !self.stock.is_empty();
+        let until_slots = if waits_for_slots { self.slots.at.left() } else { TICK };
+        let time = TICK.min(until_renewal).min(until_slots);
         let mut next = if self.in_flight == 0 {
-            // Nothing can come. Only what is owed, or a returned target, is waited for.
+            // Nothing can come. Only what is owed, a slot, or a returned target is waited for.
             if !self.owed.is_empty() {
                 std::thread::sleep(TICK);
+            } else if waits_for_slots {
+                std::thread::sleep(time);
             }
             Err(RecvTimeoutError::Timeout)
         } else {
-            answered.recv_timeout(TICK.min(until_renewal))
+            // With a slot at hand and nobody idle to use it, an answer is what is waited for.
+            let time = if self.capacity() == 0 { TICK.min(until_renewal) } else { time };
+            answered.recv_timeout(time)
         };
         while let Ok((in_flight, outcome)) = next {
             self.hear(in_flight, outcome);
@@ -589,6 +672,9 @@ impl<'a> Delivery<'a> {
     fn keep_up(&mut self, turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>) {
         if self.orders.stop.asked() {
             self.end(Ended::Stopped);
+        }
+        if self.orders.closes.is_some_and(Moment::passed) {
+            self.end(Ended::Closed);
         }
         // With answers owed nothing more is begun, and a lease that ends does them no harm.
         if self.renewed.elapsed() < RENEWAL || !self.owed.is_empty() {

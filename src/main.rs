@@ -10,6 +10,7 @@ mod lock;
 mod logger;
 mod message;
 mod moment;
+mod pace;
 mod sender;
 mod settlement;
 mod stop;
@@ -19,6 +20,7 @@ mod target;
 mod task;
 mod trouble;
 mod who;
+mod window;
 
 use std::process::ExitCode;
 

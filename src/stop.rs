@@ -43,6 +43,11 @@ impl Stop {
         self.asked.load(Ordering::Relaxed) || self.budget.passed()
     }
 
+    /// Past this moment nothing is begun.
+    pub fn begins_until(&self) -> Moment {
+        self.budget
+    }
+
     /// Past this moment even writing is given up: the journal has it.
     pub fn end(&self) -> Moment {
         self.end

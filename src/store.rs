@@ -319,8 +319,10 @@ impl Settled {
 pub struct Begun {
     /// Those still ours: these may be sent, and only these.
     pub in_flight: Vec<InFlight>,
-    /// Not begun: another run has them, or they went from doubt to unknown.
+    /// Not begun: another run has them.
     pub fenced: Vec<TargetId>,
+    /// Not begun, since an earlier attempt may have arrived and the provider would not recognise another: unknown.
+    pub unknown: Vec<TargetId>,
     /// Not begun, since their recipients are suppressed: failed, or unknown when in doubt. No attempt is counted.
     pub suppressed: Vec<TargetId>,
     pub settled: Settled,

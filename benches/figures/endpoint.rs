@@ -11,25 +11,27 @@ const LATENCY: Duration = Duration::from_millis(20);
 const ANSWER: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"id\":\"r1\"}";
 
-/// Listens on a free port until the process ends, and says where.
-pub fn start() -> Result<String> {
+/// Listens on a free port until the process ends, and says where. `arrived` is called for each request.
+pub fn start(arrived: impl Fn() + Clone + Send + 'static) -> Result<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}/messages", listener.local_addr()?);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            let arrived = arrived.clone();
             // A client that leaves is no trouble.
-            std::thread::spawn(move || serve(stream));
+            std::thread::spawn(move || serve(stream, &arrived));
         }
     });
     Ok(url)
 }
 
-fn serve(mut to: TcpStream) -> Option<()> {
+fn serve(mut to: TcpStream, arrived: &dyn Fn()) -> Option<()> {
     to.set_nodelay(true).ok()?;
     let mut from = BufReader::new(to.try_clone().ok()?);
     loop {
         let mut body = vec![0; length(&mut from)?];
         from.read_exact(&mut body).ok()?;
+        arrived();
         std::thread::sleep(LATENCY);
         to.write_all(ANSWER.as_bytes()).ok()?;
     }

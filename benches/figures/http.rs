@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
-    let endpoint = endpoint::start()?;
+    let endpoint = endpoint::start(|| {})?;
     let channels =
         endpoint::channel("plain", &endpoint, "") + &endpoint::channel("ahead", &endpoint, "ahead = 128");
     let mut site = Site::new(url, &channels)?;

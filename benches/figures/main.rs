@@ -1,7 +1,7 @@
 //! Prints the product's figures beside what they are compared with. It judges nothing and is no test: a figure says something
 //! about the machine it was taken on, at a quiet time.
 //!
-//!     cargo bench --bench figures -- URL [file] [http] [memory] [import] [idle] [claim] [--rows N]
+//!     cargo bench --bench figures -- URL [file] [http] [memory] [import] [idle] [claim] [rate] [--rows N]
 //!
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
 //! the end. Without a section, all are taken. `--rows` is how many targets a section uses in place of its own number. `idle`
@@ -19,6 +19,7 @@ mod idle;
 mod import;
 mod limit;
 mod memory;
+mod rate;
 mod report;
 mod site;
 
@@ -29,13 +30,14 @@ use anyhow::{Context, Result, bail};
 /// Takes its figures, with so many targets in place of its own number.
 type Section = fn(url: &str, rows: Option<u64>) -> Result<()>;
 
-const SECTIONS: [(&str, Section); 6] = [
+const SECTIONS: [(&str, Section); 7] = [
     ("file", file::measure),
     ("http", http::measure),
     ("memory", memory::measure),
     ("import", import::measure),
     ("idle", idle::measure),
     ("claim", claim::measure),
+    ("rate", rate::measure),
 ];
 
 struct Arguments {

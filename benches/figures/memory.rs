@@ -23,7 +23,7 @@ const WANTED: &str = "<= 40 MiB";
 
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
-    let mut site = Site::new(url, &endpoint::channel("api", &endpoint::start()?, ""))?;
+    let mut site = Site::new(url, &endpoint::channel("api", &endpoint::start(|| {})?, ""))?;
     for rows in [(rows / SMALL).max(TASKS), rows] {
         for _ in 0..TASKS {
             site.task("api", rows / TASKS)?;

@@ -2,6 +2,7 @@
 //! task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, the dry run in run/dry.rs.
 
 mod dry;
+mod hours;
 mod report;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,10 +14,11 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use uuid::Uuid;
 
+use self::hours::Hours;
 use self::report::Report;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
-use crate::delivery::{self, Orders, Quota, Tally};
+use crate::delivery::{self, Ended, Orders, Quota, Tally};
 use crate::exit::Exit;
 use crate::journal::{self, Journal};
 use crate::lock::{Locking, RunLock};
@@ -33,6 +35,11 @@ const MARGIN: Duration = Duration::from_secs(2);
 
 /// A holder of the lock that is so much older than it may be is stuck.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// How long a lane that waits for the pace of a channel sleeps before it looks at signals and the budget again, and before it looks
+/// for other work.
+const TICK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The sender of each channel, in the order of the configuration.
 type Senders = Vec<Box<dyn Sender>>;
@@ -95,10 +102,11 @@ fn every_due_task(
         }
     }
 
+    let hours = Hours::read(config, &mut *store)?;
     let mut first = Vec::new();
     let mut taken: Vec<TaskId> = Vec::new();
     while first.len() < config.run.lanes
-        && let Some(task) = store.due(&known, &taken)?
+        && let Some(task) = store.due(&hours.open(), &taken)?
     {
         taken.push(task.id);
         first.push(task);
@@ -108,17 +116,17 @@ fn every_due_task(
         return Ok(report.exit());
     }
     let journal = Journal::create(&config.state_dir, installation)?;
-    let run = Run::new(config, senders, installation, stop, args.limit, &journal);
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours);
     let mut first = first.into_iter();
     let own = first.next();
     std::thread::scope(|scope| {
         let mut others = Vec::new();
         for task in first {
-            let (run, known, mut lock) = (&run, &known, Some(Arc::clone(&lock)));
+            let (run, mut lock) = (&run, Some(Arc::clone(&lock)));
             let lane = move || {
                 let mut report = Report::default();
                 match database.store() {
-                    Ok(mut store) => run.lane(&mut *store, known, task, &mut lock, &mut report),
+                    Ok(mut store) => run.lane(&mut *store, task, &mut lock, &mut report),
                     Err(error) => report.fail(error.context("open a lane's connection")),
                 }
                 report
@@ -129,7 +137,7 @@ fn every_due_task(
             }
         }
         if let Some(task) = own {
-            run.lane(&mut *store, &known, task, &mut Some(lock), &mut report);
+            run.lane(&mut *store, task, &mut Some(lock), &mut report);
         }
         for lane in others {
             match lane.join() {
@@ -163,11 +171,19 @@ fn one_task(
         return report.end();
     }
     let journal = Journal::create(&config.state_dir, installation)?;
-    let run = Run::new(config, senders, installation, stop, args.limit, &journal);
+    let hours = Hours::read(config, &mut *store)?;
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours);
     let channel = run.channel(&task)?;
+    if let Some(why) = run.hours.refusal(channel.channel) {
+        report.fail(anyhow!("task {id} waits: {why}"));
+        drop(run);
+        finish(journal, &mut report);
+        return report.end();
+    }
     match store.lease(id, &run.terms(channel), args.force)? {
         Leasing::Ours(lease) => {
-            run.serve(&mut *store, &task, channel, lease, &mut |_| Ok(false), &mut || {}, &mut report);
+            let until = stop.begins_until();
+            run.serve(&mut *store, &task, channel, lease, until, &mut |_| Ok(false), &mut || {}, &mut report);
         }
         Leasing::Held { owner, .. } => {
             report.fail(Error::new(Trouble::try_later(format!(
@@ -230,9 +246,10 @@ struct Run<'a> {
     quota: Quota,
     journal: &'a Journal,
     channels: BTreeMap<&'a str, Open<'a>>,
+    hours: Hours<'a>,
     tallies: Mutex<HashMap<TaskId, Tally>>,
-    /// Found empty, or not to be served here: not again in this run.
-    left_alone: Mutex<Vec<TaskId>>,
+    /// Not to be served before this moment, or not again in this run: found empty, or not to be served here.
+    left_alone: Mutex<HashMap<TaskId, Option<Moment>>>,
 }
 
 struct Open<'a> {
@@ -250,6 +267,7 @@ impl<'a> Run<'a> {
         stop: &'a Stop,
         limit: Option<u64>,
         journal: &'a Journal,
+        hours: Hours<'a>,
     ) -> Self {
         let opened = config.channels.values().zip(senders);
         let channels = opened.map(|(channel, sender)| {
@@ -263,42 +281,51 @@ impl<'a> Run<'a> {
             quota: Quota::new(limit),
             journal,
             channels: channels.collect(),
+            hours,
             tallies: Mutex::default(),
             left_alone: Mutex::default(),
         }
     }
 
     /// Serves `task`, then whatever is due next, until nothing is or the run ends.
-    fn lane(
-        &self,
-        store: &mut dyn Store,
-        known: &[&str],
-        task: Task,
-        lock: &mut Option<Arc<RunLock>>,
-        report: &mut Report,
-    ) {
+    fn lane(&self, store: &mut dyn Store, task: Task, lock: &mut Option<Arc<RunLock>>, report: &mut Report) {
         let mut next = Some(task);
         while let Some(task) = next.take() {
-            if let Err(error) = self.turn(store, known, &task, lock, report) {
+            if let Err(error) = self.turn(store, &task, lock, report) {
                 report.fail(error);
-                self.leave_alone(task.id);
+                self.leave_alone(task.id, None);
             }
-            if self.stop.asked() || self.quota.spent() || report.lost_database {
+            if self.quota.spent() || report.lost_database {
                 return;
             }
-            let left_alone = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match store.due(known, &left_alone) {
+            match self.next(store) {
                 Ok(due) => next = due,
                 Err(error) => report.fail(error.context("look for the next due task")),
             }
         }
     }
 
+    /// The next due task, and if there is none, the next whose channel's pace comes to it within this run.
+    fn next(&self, store: &mut dyn Store) -> Result<Option<Task>> {
+        while !self.stop.asked() {
+            let (left_alone, next) = self.left_alone();
+            if let Some(task) = store.due(&self.hours.open(), &left_alone)? {
+                return Ok(Some(task));
+            }
+            let Some(next) = next.filter(|next| *next < self.stop.begins_until()) else { break };
+            // Other tasks may become due meanwhile, and this run holds the lock.
+            let look = next.min(Moment::now() + LOOK);
+            while !look.passed() && !self.stop.asked() {
+                std::thread::sleep(TICK.min(look.left()));
+            }
+        }
+        Ok(None)
+    }
+
     /// One task, for as long as its turn lasts.
     fn turn(
         &self,
         store: &mut dyn Store,
-        known: &[&str],
         task: &Task,
         lock: &mut Option<Arc<RunLock>>,
         report: &mut Report,
@@ -320,9 +347,9 @@ impl<'a> Run<'a> {
             if began.elapsed() < self.config.run.turn {
                 return Ok(false);
             }
-            let mut besides = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let (mut besides, _) = self.left_alone();
             besides.push(task.id);
-            Ok(store.due(known, &besides)?.is_some_and(|other| other.priority >= task.priority))
+            Ok(store.due(&self.hours.open(), &besides)?.is_some_and(|other| other.priority >= task.priority))
         };
         // Once this lane begins nothing more, the next minute's run may start beside what is still in flight.
         let mut last_begun = || {
@@ -330,7 +357,8 @@ impl<'a> Run<'a> {
                 lock.take();
             }
         };
-        self.serve(store, task, channel, lease, &mut turn_over, &mut last_begun, report);
+        let until = self.stop.begins_until().min(began + self.config.run.turn);
+        self.serve(store, task, channel, lease, until, &mut turn_over, &mut last_begun, report);
         Ok(())
     }
 
@@ -341,6 +369,7 @@ impl<'a> Run<'a> {
         task: &Task,
         channel: &Open<'_>,
         mut lease: Lease,
+        slots_until: Moment,
         turn_over: &mut dyn FnMut(&mut dyn Relay) -> Result<bool>,
         last_begun: &mut dyn FnMut(),
         report: &mut Report,
@@ -352,6 +381,7 @@ impl<'a> Run<'a> {
             });
         }
         let renderer = settings.renderer(self.installation, task);
+        let closes = self.hours.closes(settings);
         let orders = Orders {
             channel: &settings.name,
             sender: channel.sender,
@@ -360,6 +390,9 @@ impl<'a> Run<'a> {
             concurrency: settings.concurrency,
             ahead: settings.ahead,
             batch: self.config.run.batch_size,
+            pace: settings.pace.as_ref(),
+            slots_until: closes.map_or(slots_until, |closes| slots_until.min(closes)),
+            closes,
             host: &self.host,
             stop: self.stop,
             quota: &self.quota,
@@ -370,8 +403,10 @@ impl<'a> Run<'a> {
         log::info!("leased task={} channel={}", task.id, settings.name);
         let served = delivery::serve(store, &mut lease, &orders, &mut tally, turn_over, last_begun);
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner).insert(task.id, tally);
-        if served.begun == 0 && served.refused == 0 {
-            self.leave_alone(task.id);
+        match served.ended {
+            Some(Ended::Paced(wait)) => self.leave_alone(task.id, Some(Moment::now() + wait)),
+            _ if served.begun + served.refused + served.unknown == 0 => self.leave_alone(task.id, None),
+            _ => {}
         }
         report.served(task.id, served);
         close(store, lease, task.id, report);
@@ -383,8 +418,16 @@ impl<'a> Run<'a> {
             .with_context(|| format!("channel {} is not configured", task.channel))
     }
 
-    fn leave_alone(&self, task: TaskId) {
-        self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    /// Until this moment, or for the rest of this run.
+    fn leave_alone(&self, task: TaskId, until: Option<Moment>) {
+        self.left_alone.lock().unwrap_or_else(PoisonError::into_inner).insert(task, until);
+    }
+
+    /// The tasks that are not to be served now, and when the first of them may be.
+    fn left_alone(&self) -> (Vec<TaskId>, Option<Moment>) {
+        let mut left_alone = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner);
+        left_alone.retain(|_, until| until.is_none_or(|until| !until.passed()));
+        (left_alone.keys().copied().collect(), left_alone.values().copied().flatten().min())
     }
 
     fn terms(&self, open: &Open<'_>) -> Terms {

@@ -12,12 +12,14 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::environment::{Environment, expand};
-use super::{DAY, EXPANDED, HOUR, LATER_KEYS, MINUTE, SECOND, Unset, usage};
+use super::{DAY, EXPANDED, HOUR, MINUTE, SECOND, Unset, usage};
 use crate::cli::duration;
+use crate::pace::{BURST_MOST, Pace};
 use crate::sender::{Kind, Memory};
 use crate::settlement::{Backoff, Policy};
 use crate::store::ClaimForm;
 use crate::trouble::neighbour;
+use crate::window::Window;
 
 /// One table of the file. Keys are taken out of it; what is left at the end is not known here.
 pub(super) struct Section<'a> {
@@ -156,6 +158,39 @@ impl<'a> Section<'a> {
         Ok(Backoff { first, most })
     }
 
+    /// `rate` and `burst`.
+    pub fn pace(&mut self) -> Result<Option<Pace>> {
+        let rate = self.string("rate")?;
+        let given = self.table.contains_key("burst");
+        let burst = self.integer("burst", 1, 1..=BURST_MOST)?;
+        let Some(rate) = rate else {
+            if given {
+                return Err(self.refuse(format!("{} says nothing without `rate`", self.key("burst"))));
+            }
+            return Ok(None);
+        };
+        Pace::parse(&rate, given.then_some(burst))
+            .map(Some)
+            .map_err(|error| self.refuse(format!("{} {error}", self.key("rate"))))
+    }
+
+    /// `window` and `time_zone`.
+    pub fn window(&mut self) -> Result<Option<Window>> {
+        match (self.string("window")?, self.string("time_zone")?) {
+            (None, None) => Ok(None),
+            (Some(hours), Some(zone)) => Window::parse(&hours, &zone)
+                .map(Some)
+                .map_err(|error| self.refuse(format!("[{}]: {error}", self.name))),
+            (Some(_), None) => Err(self.refuse(format!(
+                "{} needs a `time_zone` beside it, as in \"Asia/Shanghai\"",
+                self.key("window")
+            ))),
+            (None, Some(_)) => {
+                Err(self.refuse(format!("{} says nothing without `window`", self.key("time_zone"))))
+            }
+        }
+    }
+
     /// For how long the provider's memory of a key may be relied on.
     pub fn idempotent_for(
         &self,
@@ -209,12 +244,6 @@ impl<'a> Section<'a> {
         let Some((key, value)) = self.table.iter().find(|(key, _)| !also.contains(&key.as_str())) else {
             return Ok(());
         };
-        if LATER_KEYS.contains(&key.as_str()) {
-            return Err(self.refuse(format!(
-                "{} comes later: this version cannot keep what it promises, take it out",
-                self.key(key)
-            )));
-        }
         if value.as_table().is_some_and(|table| table.contains_key("kind"))
             && self.name.starts_with("channel.")
         {

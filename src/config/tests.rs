@@ -94,11 +94,17 @@ fn the_example_says_what_holds_without_it() {
 fn the_example_has_every_key_and_those_commented_out_are_right_too() {
     let all: String = EXAMPLE
         .lines()
-        .map(|line| line.strip_prefix('#').filter(|key| key.starts_with(word)).unwrap_or(line))
+        .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
         .flat_map(|line| [line, "\n"])
         .collect();
-    let config = Set::new(&all).with("API_TOKEN", "t").load().unwrap();
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let config = Set::new(&all).with("API_TOKEN", "t").with("WEBHOOK_KEY", key).load().unwrap();
     assert_eq!(config.lock_dir, Path::new("/run/batch-send"));
+    for channel in config.channels.values().filter(|channel| channel.template.is_some()) {
+        // But for the file of the CA, which is nowhere.
+        let error = channel.sender(1).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_none_or(|error| error.contains("ca_file /etc/")), "{error:?}");
+    }
 
     // What a file may have is what is asked of it; an empty one in each place tells.
     let table: Table = all.parse().unwrap();
@@ -196,8 +202,27 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
         ),
         (channel("backoff = \"30s\""), "`backoff` in [channel.welcome] must be a table, not of type string"),
         (
-            channel("rate = \"100/s\""),
-            "`rate` in [channel.welcome] comes later: this version cannot keep what it promises, take it out",
+            channel("rate = \"100/m\""),
+            "`rate` in [channel.welcome] must be a number of 1 to 1000000 and /s, /min or /h, as in \"100/s\", not \"100/m\"",
+        ),
+        (channel("rate = 100"), "`rate` in [channel.welcome] must be a string, not of type integer"),
+        (channel("burst = 5"), "`burst` in [channel.welcome] says nothing without `rate`"),
+        (
+            channel("rate = \"1/s\"\nburst = 0"),
+            "`burst` in [channel.welcome] must be 1 to 10000, not 0",
+        ),
+        (
+            channel("window = \"08:00-22:00\""),
+            "`window` in [channel.welcome] needs a `time_zone` beside it, as in \"Asia/Shanghai\"",
+        ),
+        (channel("time_zone = \"UTC\""), "`time_zone` in [channel.welcome] says nothing without `window`"),
+        (
+            channel("window = \"8-22\"\ntime_zone = \"UTC\""),
+            "[channel.welcome]: `window` must be as in \"08:00-22:00\", not \"8-22\"",
+        ),
+        (
+            channel("window = \"08:00-22:00\"\ntime_zone = \"Asia/Shangai\""),
+            "[channel.welcome]: `time_zone` \"Asia/Shangai\" is no IANA name: did you mean `Asia/Shanghai`?",
         ),
         (
             channel("idempotent_for = \"40s\""),

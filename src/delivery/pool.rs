@@ -6,14 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender as Back;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::moment::Moment;
 use crate::sender::{Outcome, Sender};
 use crate::store::InFlight;
 
 /// Put by the lane, taken by its workers.
-#[derive(Default)]
 pub(super) struct Pool {
     inner: Mutex<Waiting>,
     put: Condvar,
+    /// Nothing leaves after this moment.
+    closes: Option<Moment>,
 }
 
 #[derive(Default)]
@@ -33,6 +35,10 @@ impl Drop for Closing<'_> {
 }
 
 impl Pool {
+    pub fn new(closes: Option<Moment>) -> Self {
+        Self { inner: Mutex::default(), put: Condvar::new(), closes }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +70,9 @@ impl Pool {
     /// A worker's life.
     pub fn work(&self, sender: &dyn Sender, back: &Back<(InFlight, Outcome)>) {
         while let Some(in_flight) = self.take() {
-            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), in_flight.until())));
+            let until = in_flight.until();
+            let until = self.closes.map_or(until, |closes| until.min(closes));
+            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), until)));
             let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
             if back.send((in_flight, outcome)).is_err() {
                 return;

@@ -315,6 +315,7 @@ impl Relay for Sqlite {
                             message,
                         }),
                         Start::Suppressed => begun.suppressed.push(target.id),
+                        Start::Unknown => begun.unknown.push(target.id),
                         Start::Fenced => begun.fenced.push(target.id),
                     }
                 }

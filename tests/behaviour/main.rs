@@ -10,18 +10,22 @@
 #[macro_use]
 mod support;
 
+mod answers;
 mod bad_input;
 mod closing;
 mod crash;
 mod database;
 mod documents;
 mod fairness;
+mod idempotent;
 mod journal;
 mod operator;
 mod overlap;
+mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod signed;
 mod stopped;
 mod stopping;
 mod texts;

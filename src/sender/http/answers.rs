@@ -32,8 +32,8 @@ pub struct Rule {
 
 #[derive(Clone, Debug)]
 pub enum Condition {
-    /// The pointer finds this text, number or truth value. Numbers are the same as numbers: 0 is 0.0, and is not "0".
-    Equal(Pointer, Value),
+    /// The pointer finds one of these texts, numbers or truth values. Numbers are the same as numbers: 0 is 0.0, and is not "0".
+    Among(Pointer, Vec<Value>),
     /// The pointer finds nothing, or null.
     Absent(Pointer),
 }
@@ -167,7 +167,9 @@ fn seconds(value: &Value) -> Option<Duration> {
 impl Condition {
     fn holds(&self, body: &Value) -> bool {
         match self {
-            Self::Equal(pointer, expected) => pointer.find(body).is_some_and(|found| same(found, expected)),
+            Self::Among(pointer, values) => {
+                pointer.find(body).is_some_and(|found| values.iter().any(|value| same(found, value)))
+            }
             Self::Absent(pointer) => pointer.find(body).is_none_or(Value::is_null),
         }
     }

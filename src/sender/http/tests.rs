@@ -535,6 +535,55 @@ mod an_answer {
     }
 
     #[test]
+    fn never_shows_the_key_that_signs() {
+        let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let script = move |peer: &mut Peer| {
+            peer.read();
+            peer.say(&answer(
+                "401 Unauthorized",
+                &format!("{key} or MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw is wrong"),
+            ));
+        };
+        let server = Server::plain(script);
+        let settings = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: Some(SignKey::Several(vec![key.into()])),
+            ..settings(server.url())
+        };
+        assert_unavailable(&send(&settings, PATIENCE), "HTTP 401: [hidden] or [hidden] is wrong");
+    }
+
+    /// Rules of the channel's own come before the table.
+    #[test]
+    fn is_read_by_the_rules_of_the_channel() {
+        let rule = r#"{ status = 200, json = { "/code" = "busy" }, outcome = "deferred", after = "/wait" }"#;
+        let written = format!(
+            r#"answers = [{{ status = 200, json = {{ "/code" = "OK" }}, outcome = "accepted" }}, {rule}]"#
+        );
+        let of = |body: &'static str| {
+            let server = Server::plain(move |peer| {
+                peer.read();
+                peer.say(&answer("200 OK", body));
+            });
+            let table = format!("url = '{}'\nreceipt = '/id'\n{written}", server.url());
+            send(&toml::from_str(&table).unwrap(), PATIENCE)
+        };
+        assert_eq!(of(r#"{"code": "OK", "id": 7}"#), accepted(Some("7")));
+        assert_eq!(
+            of(r#"{"code": "busy", "wait": 30}"#),
+            Outcome::Deferred {
+                reason: r#"HTTP 200: {"code": "busy", "wait": 30}"#.into(),
+                after: Some(Duration::from_secs(30)),
+                toll: Toll::Attempt,
+            }
+        );
+        assert_unknown(&of(r#"{"code": "lost", "id": 7}"#));
+        // What decides may stand anywhere in a long body.
+        let long = format!(r#"{{"echo": "{}", "code": "OK"}}"#, "x".repeat(200_000)).leak();
+        assert_eq!(of(long), accepted(None));
+    }
+
+    #[test]
     fn of_429_holds_the_channel_in_both_forms() {
         let outcome = outcome_of_answer("HTTP/1.1 429 Slow\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n");
         let held = |seconds| Outcome::Deferred {
@@ -652,6 +701,66 @@ mod a_request {
         drop(http);
         let seen = server.finish();
         assert_eq!((seen.connections, seen.requests.len()), (1, 2));
+    }
+
+    fn headers_of(settings: &Settings, keyed: bool, server: Server) -> BTreeMap<String, String> {
+        let exchange = Exchange { timeout: PATIENCE, concurrency: 1, keyed };
+        let http = Http::open(settings, &exchange).unwrap();
+        let message = Message { key: Uuid::from_u128(0x1234_5678_9abc), ..message() };
+        assert_eq!(http.send(&message, soon()), accepted(None));
+        drop(http);
+        let request = server.finish().requests.remove(0);
+        let head = request.split_once("\r\n\r\n").unwrap().0;
+        head.lines()
+            .skip(1)
+            .map(|line| line.split_once(": ").unwrap())
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    const KEY: &str = "00000000-0000-0000-0000-123456789abc";
+
+    #[test]
+    fn bears_its_key_where_the_channel_deduplicates_or_names_the_header() {
+        let named = |name: Option<&str>| {
+            let server = Server::plain(always_ok);
+            let settings = Settings { idempotency_header: name.map(str::to_owned), ..settings(server.url()) };
+            (settings, server)
+        };
+        for (name, keyed, header) in [
+            (None, true, Some("idempotency-key")),
+            (Some("X-Message-Id"), true, Some("x-message-id")),
+            (Some("X-Message-Id"), false, Some("x-message-id")),
+            (Some("Idempotency-Key"), false, Some("idempotency-key")),
+            (None, false, None),
+        ] {
+            let (settings, server) = named(name);
+            let headers = headers_of(&settings, keyed, server);
+            let bearing: Vec<&str> =
+                headers.iter().filter(|(_, value)| *value == KEY).map(|(name, _)| name.as_str()).collect();
+            assert_eq!(bearing, Vec::from_iter(header), "{name:?} {keyed}");
+        }
+    }
+
+    #[test]
+    fn is_signed_with_its_key_and_the_time_of_the_attempt() {
+        let sign_key = Some(SignKey::One("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()));
+        let server = Server::plain(always_ok);
+        let settings = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: sign_key.clone(),
+            ..settings(server.url())
+        };
+        let before = seconds_since_1970();
+        let headers = headers_of(&settings, false, server);
+        let seconds: u64 = headers["webhook-timestamp"].parse().unwrap();
+        assert!((before..=seconds_since_1970()).contains(&seconds), "{seconds}");
+        let signer = Signer::read(settings.sign.as_deref(), sign_key.as_ref()).unwrap().unwrap();
+        let mut expected = HeaderMap::new();
+        signer.sign(KEY, seconds, BODY, &mut expected).unwrap();
+        for name in sign::HEADERS {
+            assert_eq!(headers[name], expected[name].to_str().unwrap(), "{name}");
+        }
     }
 
     /// For a channel that spends a part of its time on another request.
@@ -815,6 +924,52 @@ mod settings_that_cannot_be {
     fn name_the_receipt() {
         let said = refusal(&Settings { receipt: Some("id".into()), ..good() });
         assert!(said.starts_with("receipt "), "{said}");
+    }
+
+    #[test]
+    fn name_the_rule_among_the_answers() {
+        let answers = vec![toml::Table::new()];
+        assert!(refusal(&Settings { answers, ..good() }).starts_with("answers: rule 1: "));
+    }
+
+    #[test]
+    fn name_the_header_of_the_key() {
+        for name in ["", "X Y", "Content-Length", "content-type", "Host"] {
+            let said = refusal(&Settings { idempotency_header: Some(name.into()), ..good() });
+            assert!(said.starts_with("idempotency_header") && said.contains(name), "{said}");
+        }
+        // The same for every message, it would make the provider drop all but the first.
+        let with = |header: &str, idempotency_header: Option<&str>| Settings {
+            headers: [(header.to_owned(), "pa55word".to_owned())].into(),
+            idempotency_header: idempotency_header.map(str::to_owned),
+            ..good()
+        };
+        for (header, name) in [("idempotency-key", None), ("X-Id", Some("x-id"))] {
+            let said = refusal(&with(header, name));
+            assert!(said.starts_with(&format!("headers: {header} would be the same")), "{said}");
+        }
+        assert!(with("Idempotency-Key", Some("X-Id")).check().is_ok());
+    }
+
+    #[test]
+    fn name_what_signs() {
+        let signed = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: Some(SignKey::One("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into())),
+            ..good()
+        };
+        assert!(signed.check().is_ok());
+        let said = refusal(&Settings { sign_key: None, ..signed.clone() });
+        assert!(said.starts_with("sign needs sign_key"), "{said}");
+        for name in ["Webhook-Id", "webhook-timestamp", "Webhook-Signature"] {
+            let headers: BTreeMap<_, _> = [(name.to_owned(), "pa55word".to_owned())].into();
+            let said = refusal(&Settings { headers: headers.clone(), ..signed.clone() });
+            assert_eq!(said, format!("headers: {name} is written by sign; leave it out"));
+            assert!(Settings { headers, ..good() }.check().is_ok(), "{name} without sign");
+            let idempotency_header = Some(name.to_owned());
+            let said = refusal(&Settings { idempotency_header, ..signed.clone() });
+            assert!(said.starts_with(&format!("idempotency_header: {name} ")), "{said}");
+        }
     }
 
     #[test]

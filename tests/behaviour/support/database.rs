@@ -41,6 +41,8 @@ pub struct Row {
     pub recipient: String,
     pub status: String,
     pub attempts: u32,
+    /// An earlier attempt may have arrived.
+    pub in_doubt: bool,
     pub error: String,
     pub receipt: String,
 }
@@ -175,6 +177,14 @@ impl Database {
         }
     }
 
+    /// The same for `batch_pace`, whose times are microseconds.
+    pub fn pace_moment(&self, seconds: i64) -> String {
+        match self.engine {
+            Engine::Sqlite => format!("{} * 1000", self.moment(seconds)),
+            Engine::MySql => format!("(NOW(6) + INTERVAL {seconds} SECOND)"),
+        }
+    }
+
     // ---- as an application would ----------------------------------------------------------------------------------
 
     /// A task with targets, pending: draft first, its targets, then ready.
@@ -206,7 +216,7 @@ impl Database {
 
     pub fn targets(&self, task: u64) -> Vec<Row> {
         let sql = format!(
-            "SELECT id, recipient, status, attempts, last_error, receipt FROM batch_task_target WHERE task_id = {task} ORDER BY id"
+            "SELECT id, recipient, status, attempts, last_error, receipt, dedupe_until IS NOT NULL FROM batch_task_target WHERE task_id = {task} ORDER BY id"
         );
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         self.rows(&sql)
@@ -218,6 +228,7 @@ impl Database {
                 attempts: text(&row[3]).parse().unwrap(),
                 error: text(&row[4]),
                 receipt: text(&row[5]),
+                in_doubt: text(&row[6]) == "1",
             })
             .collect()
     }

@@ -75,12 +75,12 @@ fn conditions(table: &Table) -> Result<Vec<Condition>, String> {
     match table.get("json") {
         None => {}
         Some(Toml::Table(json)) if !json.is_empty() => {
-            for (pointer, expected) in json {
+            for (pointer, written) in json {
                 let pointer = Pointer::parse(pointer).map_err(|why| format!("`json`: {why}"))?;
-                let expected = expected_value(expected).ok_or_else(|| {
-                    format!("`json`: {pointer} must equal a string, a number, true or false")
+                let values = values(written).ok_or_else(|| {
+                    format!("`json`: {pointer} must be a string, a number, true or false, or a list of them")
                 })?;
-                conditions.push(Condition::Equal(pointer, expected));
+                conditions.push(Condition::Among(pointer, values));
             }
         }
         Some(_) => return Err("`json` must be a table such as { \"/code\" = \"OK\" }".into()),
@@ -96,15 +96,23 @@ fn conditions(table: &Table) -> Result<Vec<Condition>, String> {
     };
     for pointer in absent {
         let pointer = Pointer::parse(pointer).map_err(|why| format!("`absent`: {why}"))?;
-        if conditions.iter().any(|known| matches!(known, Condition::Equal(equal, _) if *equal == pointer)) {
-            return Err(format!("{pointer} cannot both equal something and be absent"));
+        if conditions.iter().any(|known| matches!(known, Condition::Among(its, _) if *its == pointer)) {
+            return Err(format!("{pointer} cannot both be something and be absent"));
         }
         conditions.push(Condition::Absent(pointer));
     }
     Ok(conditions)
 }
 
-fn expected_value(written: &Toml) -> Option<Value> {
+/// One or several.
+fn values(written: &Toml) -> Option<Vec<Value>> {
+    let one = std::slice::from_ref(written);
+    let several = written.as_array().map_or(one, Vec::as_slice);
+    let values: Vec<Value> = several.iter().map(value).collect::<Option<_>>()?;
+    Some(values).filter(|values| !values.is_empty())
+}
+
+fn value(written: &Toml) -> Option<Value> {
     match written {
         Toml::String(text) => Some(text.as_str().into()),
         Toml::Boolean(truth) => Some((*truth).into()),
@@ -171,14 +179,16 @@ impl Rule {
     fn covers(&self, later: &Self) -> bool {
         self.statuses.contains(later.statuses.start())
             && self.statuses.contains(later.statuses.end())
-            && self.conditions.iter().all(|own| later.conditions.iter().any(|its| own.is(its)))
+            && self.conditions.iter().all(|own| later.conditions.iter().any(|its| own.follows_from(its)))
     }
 }
 
 impl Condition {
-    fn is(&self, other: &Self) -> bool {
+    fn follows_from(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Equal(pointer, value), Self::Equal(its, other)) => pointer == its && same(value, other),
+            (Self::Among(pointer, values), Self::Among(its, others)) => {
+                pointer == its && others.iter().all(|other| values.iter().any(|value| same(value, other)))
+            }
             (Self::Absent(pointer), Self::Absent(its)) => pointer == its,
             _ => false,
         }

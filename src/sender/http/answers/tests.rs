@@ -199,7 +199,7 @@ fn values_are_compared_as_what_they_are() {
 #[test]
 fn every_condition_must_hold_and_absence_is_one() {
     let rules = rules(
-        r#"{ status = 200, json = { "/a" = 1, "/b/0" = "x" }, outcome = "accepted" },
+        r#"{ status = 200, json = { "/a" = 1, "/b/0" = ["x", 7] }, outcome = "accepted" },
            { status = 200, json = { "/a" = 2 }, absent = "/error", outcome = "accepted" },
            { status = 200, absent = ["/a", "/b"], outcome = "rejected" }"#,
     );
@@ -207,6 +207,7 @@ fn every_condition_must_hold_and_absence_is_one() {
         &rules,
         &[
             (200, r#"{"a": 1, "b": ["x"]}"#, "accepted"),
+            (200, r#"{"a": 1, "b": [7]}"#, "accepted"),
             (200, r#"{"a": 1, "b": ["y"]}"#, "unknown"),
             (200, r#"{"a": 1}"#, "unknown"),
             (200, r#"{"a": 2}"#, "accepted"),
@@ -308,12 +309,16 @@ fn what_cannot_be_meant_is_refused_with_one_sentence() {
             "rule 1: `json`: \"code\" is not a JSON pointer: it must begin with /, as in \"/code\"",
         ),
         (
-            format!("{{ {good}, json = {{ \"/code\" = [1] }} }}"),
-            "rule 1: `json`: /code must equal a string, a number, true or false",
+            format!("{{ {good}, json = {{ \"/code\" = [] }} }}"),
+            "rule 1: `json`: /code must be a string, a number, true or false, or a list of them",
+        ),
+        (
+            format!("{{ {good}, json = {{ \"/code\" = [1, [2]] }} }}"),
+            "rule 1: `json`: /code must be a string, a number, true or false, or a list of them",
         ),
         (
             format!("{{ {good}, json = {{ \"/code\" = nan }} }}"),
-            "rule 1: `json`: /code must equal a string, a number, true or false",
+            "rule 1: `json`: /code must be a string, a number, true or false, or a list of them",
         ),
         (
             format!("{{ {good}, absent = true }}"),
@@ -329,7 +334,7 @@ fn what_cannot_be_meant_is_refused_with_one_sentence() {
         ),
         (
             format!("{{ {good}, json = {{ \"/a\" = 1 }}, absent = \"/a\" }}"),
-            "rule 1: /a cannot both equal something and be absent",
+            "rule 1: /a cannot both be something and be absent",
         ),
         (
             format!("{{ {good}, after = \"30s\" }}"),
@@ -393,6 +398,8 @@ fn a_rule_that_can_never_decide_is_refused() {
         ("status = '200-299'", "status = 200"),
         ("status = '200-299'", "status = '200-250', json = { '/a' = 1 }"),
         ("status = 200, json = { '/a' = 1 }", "status = '200-200', json = { '/b' = 2, '/a' = 1.0 }"),
+        ("status = 200, json = { '/a' = [1, 2, 3] }", "status = 200, json = { '/a' = [3, 1] }"),
+        ("status = 200, json = { '/a' = [1] }", "status = 200, json = { '/a' = 1 }"),
         ("status = 200, absent = '/a'", "status = 200, absent = ['/b', '/a']"),
     ] {
         let said = read(earlier, later).err().expect(later).to_string();
@@ -406,10 +413,101 @@ fn a_rule_that_can_never_decide_is_refused() {
         ("status = 200", "status = '200-299'"),
         ("status = 200, json = { '/a' = 1 }", "status = 200"),
         ("status = 200, json = { '/a' = 1 }", "status = 200, json = { '/a' = 2 }"),
+        ("status = 200, json = { '/a' = 1 }", "status = 200, json = { '/a' = [1, 2] }"),
         ("status = 200, json = { '/a' = 1 }", "status = 200, json = { '/a' = '1' }"),
         ("status = 200, json = { '/a' = 1, '/b' = 2 }", "status = 200, json = { '/a' = 1 }"),
         ("status = 200, absent = '/a'", "status = 200, json = { '/a' = 1 }"),
     ] {
         assert!(read(earlier, later).is_ok(), "{earlier}; {later}");
     }
+}
+
+/// The rules that the example of a configuration has for a provider, and what the provider's codes mean by them.
+#[track_caller]
+fn assert_codes(provider: &str, body: impl Fn(&str) -> String, cases: &[(u16, &str, &[&str])]) {
+    let example = include_str!("../../../../batch-send.example.toml");
+    let all = example.lines().map(|line| match line.strip_prefix('#') {
+        Some(commented_out) if !commented_out.starts_with(' ') => commented_out,
+        _ => line,
+    });
+    let example: toml::Table = all.collect::<Vec<_>>().join("\n").parse().unwrap();
+    let answers = example["channel"][provider]["answers"].clone();
+    let rules = read(&answers.try_into::<Vec<toml::Table>>().unwrap()).unwrap();
+    for (status, expected, codes) in cases {
+        for code in *codes {
+            assert_eq!(judged(&rules, &answer(*status, &body(code))), *expected, "{status} {code}");
+        }
+    }
+}
+
+#[test]
+fn aliyun_says_what_became_of_a_message_in_its_code() {
+    let body = |code: &str| {
+        format!(r#"{{"RequestId": "F655A8D5", "Message": "m", "BizId": "1^0", "Code": "{code}"}}"#)
+    };
+    assert_codes(
+        "aliyun",
+        body,
+        &[
+            (200, "accepted", &["OK"]),
+            (200, "deferred 3600s Attempt", &["isv.BUSINESS_LIMIT_CONTROL"]),
+            (400, "deferred 10s Hold", &["Throttling.User"]),
+            (200, "rejected", &["isv.MOBILE_NUMBER_ILLEGAL", "isv.TEMPLATE_MISSING_PARAMETERS"]),
+            (200, "rejected", &["isv.PARAM_LENGTH_LIMIT", "isv.BLACK_KEY_CONTROL_LIMIT"]),
+            (
+                200,
+                "unavailable",
+                &["isv.AMOUNT_NOT_ENOUGH", "isv.DAY_LIMIT_CONTROL", "isp.RAM_PERMISSION_DENY"],
+            ),
+            (200, "unavailable", &["isv.SMS_SIGNATURE_ILLEGAL", "isv.SMS_TEMPLATE_ILLEGAL"]),
+            (400, "unavailable", &["SignatureDoesNotMatch"]),
+            (200, "unknown", &["isp.SYSTEM_ERROR", "isp.GATEWAY_ERROR", "ok", ""]),
+            (500, "unknown", &["OK", "InternalError"]),
+        ],
+    );
+}
+
+#[test]
+fn tencent_says_it_for_the_number_or_for_the_whole_call() {
+    let number = |code: &str| {
+        format!(
+            r#"{{"Response": {{"SendStatusSet": [{{"SerialNo": "5000:1", "Code": "{code}"}}], "RequestId": "r"}}}}"#
+        )
+    };
+    assert_codes(
+        "tencent",
+        number,
+        &[
+            (200, "accepted", &["Ok"]),
+            (200, "deferred 30s Attempt", &["LimitExceeded.PhoneNumberThirtySecondLimit"]),
+            (200, "deferred 3600s Attempt", &["LimitExceeded.PhoneNumberOneHourLimit"]),
+            (200, "deferred 86400s Attempt", &["LimitExceeded.PhoneNumberDailyLimit"]),
+            (200, "deferred 3600s Hold", &["FailedOperation.MarketingSendTimeConstraint"]),
+            (
+                200,
+                "rejected",
+                &["FailedOperation.PhoneNumberInBlacklist", "FailedOperation.ContainSensitiveWord"],
+            ),
+            (200, "rejected", &["InvalidParameterValue.IncorrectPhoneNumber"]),
+            (200, "unavailable", &["FailedOperation.InsufficientBalanceInSmsPackage"]),
+            (200, "unavailable", &["FailedOperation.TemplateIncorrectOrUnapproved"]),
+            (200, "unknown", &["InternalError.Timeout", "InternalError.OtherError", "OK"]),
+        ],
+    );
+    let whole = |code: &str| {
+        format!(r#"{{"Response": {{"Error": {{"Code": "{code}", "Message": "m"}}, "RequestId": "r"}}}}"#)
+    };
+    assert_codes(
+        "tencent",
+        whole,
+        &[
+            (200, "deferred 5s Hold", &["RequestLimitExceeded"]),
+            (
+                200,
+                "unavailable",
+                &["AuthFailure.SignatureExpire", "UnauthorizedOperation.RequestIpNotInWhitelist"],
+            ),
+            (200, "unknown", &["InternalError", "Ok"]),
+        ],
+    );
 }
