@@ -287,16 +287,17 @@ impl Sender for Wechat {
 /// body alone.
 fn rules(table: &[(&[i64], Verdict)]) -> Result<Rules> {
     let errcode = Pointer::parse("/errcode").map_err(Error::msg)?;
+    let rule = |condition, verdict: &Verdict| Rule {
+        statuses: 200..=299,
+        conditions: vec![condition],
+        verdict: verdict.clone(),
+    };
     let mut rules = Vec::new();
     for (errcodes, verdict) in table {
-        let mut rule = |condition| {
-            rules.push(Rule { statuses: 200..=299, conditions: vec![condition], verdict: verdict.clone() });
-        };
-        for each in *errcodes {
-            rule(Condition::Equal(errcode.clone(), Value::from(*each)));
-        }
+        let among = errcodes.iter().map(|errcode| Value::from(*errcode)).collect();
+        rules.push(rule(Condition::Among(errcode.clone(), among), verdict));
         if errcodes.contains(&0) {
-            rule(Condition::Absent(errcode.clone()));
+            rules.push(rule(Condition::Absent(errcode.clone()), verdict));
         }
     }
     Ok(Rules::new(rules))

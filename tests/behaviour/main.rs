@@ -30,4 +30,5 @@ mod stopped;
 mod stopping;
 mod texts;
 mod uncertain;
+mod wechat;
 mod zones;
