@@ -273,7 +273,7 @@ impl Sender for Wechat {
         self.tokens.forget(&token);
         let new = match self.tokens.get(&self.client, span, Some(&token)) {
             Ok(new) => new,
-            Err(outcome) => return outcome,
+            Err(without) => return because(without, &outcome),
         };
         let (outcome, refused) = self.post(&body, &new, span);
         if refused {
@@ -281,6 +281,19 @@ impl Sender for Wechat {
         }
         outcome
     }
+}
+
+/// No token came, and one was asked for because of a refusal: a person wants to know of both.
+fn because(mut without: Outcome, refusal: &Outcome) -> Outcome {
+    if let (
+        Outcome::Unavailable { reason }
+        | Outcome::Deferred { reason, toll: Toll::Unreached | Toll::Hold, .. },
+        Outcome::Unavailable { reason: refused },
+    ) = (&mut without, refusal)
+    {
+        *reason += &format!("; the one before was refused: {refused}");
+    }
+    without
 }
 
 /// A table of errcodes as rules. An answer without one means the same as 0. Whatever its status: what came to pass is said in the

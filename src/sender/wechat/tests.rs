@@ -473,8 +473,17 @@ mod a_token {
             AToken(..) => token("same"),
             _ => error(42001),
         });
-        for _ in 0..3 {
-            assert_is(&it.send(), "unavailable", "");
+        let outcome = it.send();
+        assert!(
+            reason(&outcome).contains("the one before was refused: HTTP 200: {\"errcode\":42001,"),
+            "{outcome:?}"
+        );
+        for outcome in [outcome, it.send(), it.send()] {
+            assert_is(
+                &outcome,
+                "unavailable",
+                "the API gives out an access token that it refuses with a message",
+            );
         }
         let (tokens, _) = it.finish();
         assert_eq!(tokens.iter().filter(|body| body["force_refresh"] == true).count(), 1);
@@ -682,7 +691,12 @@ mod no_token {
             AMessage(..) => error(42001),
             other => good(other),
         });
-        assert_is(&it.send(), "unavailable", "no access token: ");
+        let outcome = it.send();
+        assert_is(&outcome, "unavailable", "no access token: HTTP 200: {\"errcode\":40125,");
+        assert!(
+            reason(&outcome).contains("the one before was refused: HTTP 200: {\"errcode\":42001,"),
+            "{outcome:?}"
+        );
         assert_eq!(it.counts(), (2, 1));
     }
 }
@@ -748,6 +762,17 @@ mod nothing_secret_shows {
             assert_hidden(&it.send());
             it.counts();
         }
+    }
+
+    #[test]
+    fn of_the_token_before() {
+        let it = Scene::new(|asked| match asked {
+            AToken(1, _) => token(TOKEN),
+            AToken(..) => token("another"),
+            AMessage(..) => Json(json!({"errcode": 40001, "errmsg": REPEATED})),
+        });
+        assert_hidden(&it.send());
+        it.counts();
     }
 
     #[test]

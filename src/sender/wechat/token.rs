@@ -39,18 +39,8 @@ pub struct Token {
     text: String,
     /// As it stands in a URL.
     pub query: String,
-    /// It, and the secret that it was asked for with.
+    /// It, the one before, and the secret that both were asked for with.
     pub secrets: Secrets,
-}
-
-impl Token {
-    fn new(text: &str, secret: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            query: percent_encoded(text),
-            secrets: Secrets::new([text, secret].into_iter()),
-        }
-    }
 }
 
 /// The access tokens of one account, one after the other.
@@ -188,12 +178,19 @@ impl Tokens {
         Ok((Arc::new(token), asked + lasts.saturating_sub(MARGIN)))
     }
 
+    fn token(&self, text: &str) -> Token {
+        let state = self.state();
+        let before = state.refused.as_ref().map(|token| token.text.as_str());
+        let secrets = Secrets::new([text, self.secret.as_str()].into_iter().chain(before));
+        Token { text: text.to_owned(), query: percent_encoded(text), secrets }
+    }
+
     /// The token in an answer, and how long it lasts.
     fn read(&self, mut answer: Answer) -> Result<(Token, Duration), Outcome> {
         let body = answer.json().filter(|body| answer.status == 200 && body.is_object());
         let text = body.and_then(|body| body["access_token"].as_str()).unwrap_or_default();
         let lasts = body.and_then(|body| body["expires_in"].as_u64()).map(Duration::from_secs);
-        let token = Token::new(text, &self.secret);
+        let token = self.token(text);
         let good = (1..=LONGEST).contains(&token.query.len()) && errcode(&answer) == Some(0);
         match lasts {
             Some(lasts) if good => return Ok((token, lasts)),
