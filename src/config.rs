@@ -5,8 +5,8 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path`, `host`, `user`, `password` and in the file's `database_url`
-//! (percent-encoded there) is the environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
+//! `${NAME}` in the keys of `EXPANDED` and in the file's `database_url` (percent-encoded there) is the environment variable NAME.
+//! `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
 //! once, for every command.
@@ -28,12 +28,12 @@ use clap::ValueEnum;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
-use self::environment::{Environment, environment, expand, percent_encoded, text_of};
+use self::environment::{Environment, environment, expand, text_of};
 use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::pace::Pace;
-use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, smtp};
+use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, percent_encoded, smtp, wechat};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
@@ -56,12 +56,11 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 /// Sends in flight at once, of all lanes of a run: more sockets and threads than that are a mistake.
 const IN_FLIGHT_MOST: usize = 1024;
 
-/// Kinds that have their name already.
-const LATER_KINDS: [&str; 1] = ["wechat"];
-const KINDS: [&str; 4] = ["exec", "file", "http", "smtp"];
+const KINDS: [&str; 5] = ["exec", "file", "http", "smtp", "wechat"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 8] = ["command", "headers", "host", "password", "path", "sign_key", "url", "user"];
+const EXPANDED: [&str; 10] =
+    ["appid", "command", "headers", "host", "password", "path", "secret", "sign_key", "url", "user"];
 
 pub struct Config {
     pub database_url: String,
@@ -347,12 +346,10 @@ impl Channel {
                 }
                 (Kind::Smtp(settings), unset)
             }
-            later if LATER_KINDS.contains(&later) => {
-                return Err(section.refuse(format!(
-                    "{} = \"{later}\" comes later: this version has {}",
-                    section.key("kind"),
-                    KINDS.join(", ")
-                )));
+            "wechat" => {
+                let (settings, unset) = section.own::<wechat::Settings>(env)?;
+                section.checked(settings.check(body.as_deref()), &unset)?;
+                (Kind::Wechat(settings), unset)
             }
             other => {
                 return Err(section.refuse(format!(

@@ -33,4 +33,5 @@ mod suppression;
 mod texts;
 mod trying;
 mod uncertain;
+mod wechat;
 mod zones;

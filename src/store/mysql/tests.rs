@@ -620,7 +620,7 @@ fn a_begin_reads_what_it_begins_however_many_are_suppressed() {
         reason: None,
         since: None,
     };
-    let mut reads = |store: &mut MySql, suppressed: usize, most: u64| {
+    let reads = |store: &mut MySql, suppressed: usize, most: u64| {
         let claimed = store.claim(&lease, 100).unwrap();
         let theirs =
             claimed.iter().take(suppressed).map(|claimed| entry(claimed.target.recipient.clone(), None));
