@@ -105,8 +105,13 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
         .flat_map(|line| [line, "\n"])
         .collect();
     let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-    let config =
-        Set::new(&all).with("API_TOKEN", "t").with("WEBHOOK_KEY", key).with("WX_SECRET", "s").load().unwrap();
+    let config = Set::new(&all)
+        .with("API_TOKEN", "t")
+        .with("WEBHOOK_KEY", key)
+        .with("WX_SECRET", "s")
+        .with("SMTP_PASSWORD", "p")
+        .load()
+        .unwrap();
     assert_eq!(config.lock_dir, Path::new("/run/batch-send"));
     for channel in config.channels.values().filter(|channel| channel.template.is_some()) {
         // But for the file of the CA, which is nowhere.
