@@ -66,7 +66,7 @@ fn a_wrong_configuration_is_refused(it: Sandbox) {
             vec!["NOT_SET_ANYWHERE"],
         ),
         ("", "[channel.web]\nkind = \"pigeon\"\n".into(), vec!["pigeon"]),
-        ("", "[channel.web]\nkind = \"smtp\"\n".into(), vec!["smtp", "later"]),
+        ("", "[channel.web]\nkind = \"smtp\"\n".into(), vec!["[channel.web]", "host"]),
         ("", "[channel.web]\nkind = \"exec\"\ncommand = [\"send\"]\n".into(), vec!["command", "absolute"]),
         ("", "[channel.web]\nkind = \"file\"\npath = \"spool\"\n".into(), vec!["path", "absolute"]),
         ("", "[channel.web\n".into(), vec!["line"]),
