@@ -1,6 +1,7 @@
 //! The seam to the channels: one trait, one message in, one outcome out. What an outcome leads to is decided in
 //! settlement.rs; that a target may be sent at all is the store's word. A sender knows neither.
 
+pub mod certificates;
 pub mod exec;
 pub mod file;
 pub mod http;
