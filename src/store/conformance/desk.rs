@@ -387,7 +387,7 @@ pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {
 pub(super) fn one_target_is_shown_whatever_its_status(stage: &Stage) {
     let Sending { task, id, mut store, flight, .. } = stage.sending();
     let (other, others) = stage.task(1);
-    let mut look = |store: &mut dyn Store| {
+    let look = |store: &mut dyn Store| {
         let before = stage.row(id);
         let found = store.target(task, id).unwrap().unwrap();
         assert_eq!((found.id, found.recipient.as_str(), found.attempts), (id, "r1", 1));
