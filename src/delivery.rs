@@ -35,6 +35,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// A claim holds no more than about so many bytes of params: a lane's memory does not depend on what an application puts there.
 const CLAIM_BYTES: usize = 4 << 20;
 
+/// A slot of a pace is good for so long. Later it is given up: a run that stood still would send what it has together with those
+/// whose slots have come meanwhile.
+const SLOT: Duration = Duration::from_secs(1);
+
 /// A claim holds about so much sending: what is claimed and cannot be sent soon is held back from other runs for nothing.
 const CLAIM_SPAN: Duration = Duration::from_secs(2);
 
@@ -313,6 +317,9 @@ impl<'a> Delivery<'a> {
     /// Takes slots for the next group, if they come in time; the work goes on while they are waited for.
     fn reserve(&mut self) {
         let Some(pace) = self.orders.pace else { return };
+        if self.slots.at.elapsed() > SLOT {
+            self.slots.free = 0;
+        }
         let group = self.capacity().min(self.stock.len()).min(pace.burst());
         if self.slots.free > 0 || group == 0 {
             return;
@@ -322,7 +329,12 @@ impl<'a> Delivery<'a> {
                 log::debug!("slots channel={} {group} in {wait:?}", self.orders.channel);
                 self.slots = Slots { free: group, at: Moment::now() + wait };
             }
-            Ok(Slot::Later(wait)) => self.end(Ended::Paced(wait)),
+            Ok(Slot::Later(wait)) => {
+                if self.served.begun == 0 {
+                    self.lease.pass_turn();
+                }
+                self.end(Ended::Paced(wait));
+            }
             Err(error) => {
                 self.fail(error.context(format!("take a slot of channel {}", self.orders.channel)));
             }
@@ -371,8 +383,8 @@ impl<'a> Delivery<'a> {
         if ready.is_empty() {
             return;
         }
-        if self.lease.until().passed() && !self.renew() {
-            // The lease ran out while this process stood still, and is not ours any more.
+        if self.renewed.elapsed() >= 2 * RENEWAL && !self.renew() {
+            // This process stood still, and meanwhile somebody took the task, paused or cancelled it.
             return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
         }
         if !self.hire(self.in_flight + ready.len(), scope, back) {

@@ -6,6 +6,8 @@ pub mod exec;
 pub mod file;
 pub mod http;
 pub mod smtp;
+#[cfg(test)]
+mod testing;
 pub mod wechat;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

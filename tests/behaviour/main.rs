@@ -25,6 +25,7 @@ mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod secrets;
 mod signed;
 mod smtp;
 mod stopped;

@@ -14,6 +14,7 @@ on_each_database! {
     a_pause_is_heard_while_the_rate_is_waited_for,
     sigterm_is_heard_while_the_rate_is_waited_for,
     sigterm_is_heard_while_nothing_but_a_far_slot_is_left,
+    a_run_that_slept_through_its_slot_takes_another,
     a_burst_leaves_together_and_no_more_than_that,
     a_slow_task_does_not_hold_up_another,
     a_task_that_comes_while_a_slot_is_waited_for_is_sent,
@@ -49,10 +50,11 @@ fn three_hosts_with_four_lanes_never_go_faster_than_the_rate(it: Sandbox) {
         run.wait().quietly();
     }
     let arrivals = arrivals(&endpoint);
-    // What is allowed beside the rate: the four that leave together, and what one slow packet makes of two groups.
+    // Beside the rate: the four that leave together, and on a machine that is busy with other things a slot may be used
+    // up to a second late.
     for seconds in 1..=6 {
         let most = most_within(&arrivals, Duration::from_secs(seconds));
-        assert!(most as u64 <= 40 * seconds + 8, "{most} within {seconds} s");
+        assert!(most as u64 <= 40 * (seconds + 1) + 4, "{most} within {seconds} s");
     }
     assert!(arrivals.len() > 40 * 7 / 2, "only {} in seven seconds", arrivals.len());
     assert!(endpoint.ledger().values().all(|count| *count == 1));
@@ -62,7 +64,7 @@ fn three_hosts_with_four_lanes_never_go_faster_than_the_rate(it: Sandbox) {
 
 fn a_rate_is_kept_between_runs(it: Sandbox) {
     let endpoint = Endpoint::accepting();
-    it.configure("budget = \"2s\"", &endpoint.channel("web", "rate = \"2/min\""));
+    it.configure("budget = \"20s\"", &endpoint.channel("web", "rate = \"2/min\""));
     let task = it.database.task("web", people(3));
     it.run();
     it.run();
@@ -81,17 +83,18 @@ fn a_rate_is_kept_between_runs(it: Sandbox) {
 fn a_slow_rate_is_served_within_one_run(it: Sandbox) {
     let endpoint = Endpoint::accepting();
     // A turn is far shorter than a slot: the lane comes back to the task for each.
-    it.configure("budget = \"8s\"\nturn = \"100ms\"", &endpoint.channel("web", "rate = \"60/min\""));
+    it.configure("turn = \"100ms\"", &endpoint.channel("web", "rate = \"60/min\""));
     let task = it.database.task("web", people(100));
-    it.run();
-    let sent = it.database.count(task, "sent");
-    assert!((5..=8).contains(&sent), "{sent} in eight seconds");
+    let run = it.call("run").start();
+    wait_until("four to be sent", 30, || it.database.count(task, "sent") == 4);
+    run.terminate();
+    run.wait().quietly();
     check(&it, task, &endpoint);
 }
 
 fn a_run_that_cannot_wait_for_its_slot_takes_none(it: Sandbox) {
     let endpoint = Endpoint::accepting();
-    it.configure("budget = \"1s\"", &endpoint.channel("web", "rate = \"50/h\""));
+    it.configure("budget = \"30s\"", &endpoint.channel("web", "rate = \"50/h\""));
     let task = it.database.task("web", people(3));
     it.run();
     let next = it.database.text("SELECT next_at FROM batch_pace");
@@ -141,6 +144,27 @@ fn sigterm_is_heard_while_the_rate_is_waited_for(it: Sandbox) {
     run.terminate();
     run.wait().quietly();
     assert_eq!((it.database.count(task, "sent"), it.database.count(task, "pending")), (1, 9));
+    check(&it, task, &endpoint);
+}
+
+fn a_run_that_slept_through_its_slot_takes_another(it: Sandbox) {
+    let endpoint = Endpoint::accepting();
+    it.configure("", &endpoint.channel("web", "rate = \"10/min\""));
+    let task = it.database.task("web", people(10));
+    let run = it.call("-vv run").start();
+    let slots = |run: &Process| run.stderr().matches(" slots channel=web").count();
+    wait_until("the slot of the second", 20, || slots(&run) == 2);
+    it.stop(&run);
+    // Its end is six seconds after its beginning; that was more than a second ago then.
+    let soon = it.database.pace_moment(4);
+    wait_until("its slot to be over", 20, || {
+        it.database.number(&format!("SELECT COUNT(*) FROM batch_pace WHERE next_at < {soon}")) == 1
+    });
+    run.go_on();
+    wait_until("the second to be sent", 30, || it.database.count(task, "sent") == 2);
+    assert!(slots(&run) >= 3, "it used the slot that it had slept through");
+    run.terminate();
+    run.wait();
     check(&it, task, &endpoint);
 }
 
@@ -273,7 +297,8 @@ fn what_is_under_way_when_the_window_closes_stays_unsent() {
     let after = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     assert!(after.as_secs() >= closes, "it was left alone before its window closed");
     let closed = Instant::now() - (after - Duration::from_secs(closes));
-    let late = arrivals(&endpoint).into_iter().filter(|at| *at >= closed).count();
+    // What left in time may have been read a little later.
+    let late = arrivals(&endpoint).into_iter().filter(|at| *at >= closed + Duration::from_secs(1)).count();
     assert_eq!(late, 0, "{late} arrived after the window had closed");
     assert!(it.database.count(task, "sent") > 0);
     assert!(it.database.count(task, "pending") > 0);
