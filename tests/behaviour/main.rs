@@ -10,6 +10,7 @@
 #[macro_use]
 mod support;
 
+mod applications;
 mod bad_input;
 mod closing;
 mod crash;
