@@ -82,6 +82,9 @@ pub enum Command {
     Resolve(ResolveArgs),
     /// One more attempt, with a new key, for every failed target of a task
     Retry(RetryArgs),
+    /// The list of those who get nothing
+    #[command(subcommand)]
+    Suppress(SuppressCommand),
     /// Bring the tables to this version
     Migrate(MigrateArgs),
     /// The whole story on an embedded database, with rivals and a kill
@@ -109,6 +112,10 @@ pub struct RunArgs {
     /// Print what would be sent, and to whom; claims nothing, writes nothing
     #[arg(long)]
     pub dry_run: bool,
+
+    /// Print the message of this one target of the task, whatever its status
+    #[arg(long, value_name = "ID", requires_all = ["dry_run", "task_id"], conflicts_with = "limit")]
+    pub target: Option<TargetId>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -127,6 +134,11 @@ pub enum TaskCommand {
     Resume(ResumeArgs),
     /// End a task for good; what was not sent stays unsent
     Cancel(CancelArgs),
+    /// Send the message of one target to yourself, now, whatever the task's status
+    ///
+    /// It has a key of its own, and no row is touched. Neither the list of those who get nothing nor the channel's pace and hours
+    /// are asked. Exit 0: the channel accepted it.
+    Try(TryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -237,6 +249,23 @@ pub struct CancelArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct TryArgs {
+    pub id: TaskId,
+
+    /// Who gets it, in place of the target's own recipient; `redirect_to` of the channel goes before it
+    #[arg(long, value_name = "RECIPIENT")]
+    pub to: String,
+
+    /// The message of this target [else of the first that is not settled, else of the first]
+    #[arg(long, value_name = "ID")]
+    pub target: Option<TargetId>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct StatusArgs {
     /// This task alone
     pub id: Option<TaskId>,
@@ -317,6 +346,78 @@ pub struct RetryArgs {
     /// Do not ask
     #[arg(long)]
     pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SuppressCommand {
+    /// From now on these get nothing; blanks around them, upper and lower case do not matter
+    Add(SuppressAddArgs),
+    /// Take these off the list; what they missed meanwhile is `failed`, and `retry` sends it
+    Remove(SuppressRemoveArgs),
+    /// Show the list; what it prints, `import` takes
+    List(SuppressListArgs),
+    /// Add those of a file; repeats are merged
+    Import(SuppressImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SuppressAddArgs {
+    /// As in the rows of the targets: an address, a number, an id
+    #[arg(value_name = "RECIPIENT", required = true)]
+    pub recipients: Vec<String>,
+
+    /// From this channel alone [else from every one]; one that this host's configuration does not know is taken, and named
+    #[arg(long, value_name = "CH")]
+    pub channel: Option<String>,
+
+    /// Why, for people
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SuppressRemoveArgs {
+    /// Who
+    #[arg(value_name = "RECIPIENT", required = true)]
+    pub recipients: Vec<String>,
+
+    /// The entry for this channel [else the one for every channel]
+    #[arg(long, value_name = "CH")]
+    pub channel: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SuppressListArgs {
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct SuppressImportArgs {
+    /// CSV with a header, or JSON lines: recipient, and perhaps channel (* is every one) and reason; whatever else is there
+    /// is passed over; - reads stdin
+    #[arg(value_name = "FILE|-")]
+    pub file: PathBuf,
+
+    /// For those of whom the file names no channel: this one alone [else every one]
+    #[arg(long, value_name = "CH")]
+    pub channel: Option<String>,
+
+    /// Why, for people, where the file gives no reason
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
 
     /// Print JSON
     #[arg(long)]

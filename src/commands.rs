@@ -10,9 +10,11 @@ mod resolve;
 mod retry;
 mod run;
 mod status;
+mod suppress;
 mod table;
 mod targets;
 mod task;
+mod trial;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::store::{Database, Desk, Store, migrations};
+use crate::target::TargetId;
 use crate::task::{Task, TaskId};
 use crate::trouble::Trouble;
 
@@ -52,6 +55,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
+        Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
         Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
     })
 }
@@ -84,4 +88,10 @@ fn no_such_channel(task: &Task) -> String {
 
 fn no_such_task(id: TaskId) -> Error {
     Error::new(Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")))
+}
+
+fn no_such_target(task: TaskId, id: TargetId) -> Error {
+    Error::new(Trouble::usage(format!(
+        "task {task} has no target {id}: `batch-send targets {task}` shows those it has"
+    )))
 }

@@ -5,7 +5,7 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `command`, `path` and in the file's `database_url` (percent-encoded there) is the
+//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path` and in the file's `database_url` (percent-encoded there) is the
 //! environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
@@ -29,7 +29,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
 use self::environment::{Environment, environment, expand, percent_encoded, text_of};
-use self::section::{Section, neighbour, out_of};
+use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::pace::Pace;
@@ -37,7 +37,7 @@ use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
-use crate::trouble::Trouble;
+use crate::trouble::{Trouble, neighbour};
 use crate::who;
 use crate::window::Window;
 
@@ -56,13 +56,12 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 /// Sends in flight at once, of all lanes of a run: more sockets and threads than that are a mistake.
 const IN_FLIGHT_MOST: usize = 1024;
 
-/// Keys and kinds that have their name already.
-const LATER_KEYS: [&str; 3] = ["answers", "idempotency_header", "sign"];
+/// Kinds that have their name already.
 const LATER_KINDS: [&str; 2] = ["smtp", "wechat"];
 const KINDS: [&str; 3] = ["exec", "file", "http"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 4] = ["command", "headers", "path", "url"];
+const EXPANDED: [&str; 5] = ["command", "headers", "path", "sign_key", "url"];
 
 pub struct Config {
     pub database_url: String,
@@ -260,9 +259,6 @@ impl Channel {
         };
         let sender =
             self.kind.open(&exchange).map_err(|error| usage(format!("{}: {error:#}", self.place)))?;
-        if self.secrets.is_empty() {
-            return Ok(sender);
-        }
         Ok(Box::new(Discreet::new(sender, &self.secrets)))
     }
 
@@ -270,11 +266,10 @@ impl Channel {
         let names: Vec<String> = all.table.keys().cloned().collect();
         let mut channels = BTreeMap::new();
         for name in names {
-            let good = |c: char| word(c) || c == '-' || c == '.';
-            if !(1..=64).contains(&name.len()) || !name.chars().all(good) {
-                return Err(all.refuse(format!(
-                    "`{name}` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`"
-                )));
+            if !is_channel_name(&name) {
+                return Err(
+                    all.refuse(format!("`{name}` is no name for a channel: it takes {CHANNEL_NAMES}"))
+                );
             }
             if let Some(section) = all.inner(&name)? {
                 channels.insert(name.clone(), Self::read(name, section, lanes, env)?);
@@ -317,6 +312,7 @@ impl Channel {
         let (kind, unset) = match kind.as_str() {
             "http" => {
                 let (settings, unset) = section.own::<http::Settings>(env)?;
+                section.checked(settings.check(), &unset)?;
                 if settings.ca_file.as_deref().is_some_and(Path::is_relative) {
                     return Err(
                         section.refuse(format!("{} must be an absolute path", section.key("ca_file")))
@@ -433,6 +429,14 @@ fn usage(sentence: String) -> Error {
 
 fn word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// What [`is_channel_name`] asks for.
+pub const CHANNEL_NAMES: &str = "1-64 ASCII letters, digits, `_`, `-` and `.`";
+
+/// Whether a channel can be called so.
+pub fn is_channel_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.chars().all(|c| word(c) || c == '-' || c == '.')
 }
 
 fn within(what: &str, value: Duration, range: &RangeInclusive<Duration>) -> Result<()> {

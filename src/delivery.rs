@@ -141,7 +141,7 @@ pub struct Served {
     pub retry: u64,
     pub unknown: u64,
     pub returned: u64,
-    /// Never begun: no message could be made of them.
+    /// Never begun: no message could be made of them, or they are suppressed.
     pub refused: u64,
     pub settled: Settled,
     pub ended: Option<Ended>,
@@ -390,6 +390,15 @@ impl<'a> Delivery<'a> {
                         begun.fenced
                     );
                 }
+                if !begun.suppressed.is_empty() {
+                    // Nobody's fault, and no word on the message: they are not counted as rejected.
+                    log::debug!("suppressed task={} targets={:?}", self.lease.task(), begun.suppressed);
+                    self.served.refused += begun.suppressed.len() as u64;
+                }
+                if !begun.unknown.is_empty() {
+                    log::info!("unknown task={} targets={:?}", self.lease.task(), begun.unknown);
+                    self.served.unknown += begun.unknown.len() as u64;
+                }
                 self.orders.quota.give(asked - begun.in_flight.len());
                 log::debug!("begun task={} {} of {asked}", self.lease.task(), begun.in_flight.len());
                 self.served.begun += begun.in_flight.len() as u64;
@@ -438,13 +447,27 @@ impl<'a> Delivery<'a> {
         for (claimed, reason) in &refused {
             log::info!("refused task={} target={}: {reason}", self.lease.task(), claimed.target().id);
         }
-        let last = refused.last().map_or(String::new(), |(_, reason)| reason.clone());
-        match self.store.refuse(self.lease, refused) {
-            Ok(written) => self.served.refused += written,
-            Err(error) => self.fail(error.context("write down targets that cannot be rendered")),
+        // What is in doubt becomes unknown, and says nothing of the message.
+        let (doubtful, wrong): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|(claimed, _)| claimed.target().in_doubt);
+        let last = wrong.last().map(|(_, reason)| reason.clone());
+        let count = wrong.len() as u32;
+        for (refused, counter) in [(doubtful, &mut self.served.unknown), (wrong, &mut self.served.refused)] {
+            if refused.is_empty() {
+                continue;
+            }
+            match self.store.refuse(self.lease, refused) {
+                Ok(written) => *counter += written,
+                Err(error) => {
+                    let error = error.context("write down targets that are not sent");
+                    self.served.failure.get_or_insert(error);
+                }
+            }
         }
-        self.tally.rejected += count as u32;
-        self.stop_after_rejected(&last);
+        if let Some(last) = last {
+            self.tally.rejected += count;
+            self.stop_after_rejected(&last);
+        }
     }
 
     /// Claims the next batch while the workers are busy with the last. After settle: a returned target is pending again only then.

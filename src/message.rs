@@ -195,14 +195,19 @@ impl<'a> Renderer<'a> {
     /// The message of the next attempt of `target`. Errors are about this target alone, and name what is
     /// wrong: the variable that is missing, or where the rendered body stops being JSON.
     pub fn render(&self, target: &Target) -> Result<Message> {
+        self.render_as(target, key(self.installation, self.task, target), &target.recipient)
+    }
+
+    /// The same for somebody else to look at: under a key that is not the target's, and to another recipient, unless everything is
+    /// redirected anyway.
+    pub fn render_as(&self, target: &Target, key: Uuid, recipient: &str) -> Result<Message> {
         let part = self.part.clone().map_err(|error| anyhow!(error))?;
         let params = json(target.params.as_deref()).context("params are not JSON")?;
         if !params.get().trim_start().starts_with('{') {
             bail!("params are not a JSON object");
         }
-        let key = key(self.installation, self.task, target);
         let attempt = target.attempts.saturating_add(1);
-        let recipient = self.redirect_to.unwrap_or(&target.recipient).to_owned();
+        let recipient = self.redirect_to.unwrap_or(recipient).to_owned();
         let target = TargetPart { id: target.id, recipient, params };
         let body =
             self.template.map(|template| template.render(self.context(&target, key, attempt))).transpose()?;
@@ -387,6 +392,28 @@ mod tests {
         let message = renderer.render(&target(None)).unwrap();
         assert_eq!(message.target.recipient, "me@example.com");
         assert_eq!(message.body.unwrap().get(), r#"{"to": "me@example.com"}"#);
+    }
+
+    #[test]
+    fn for_somebody_else_to_look_at_the_message_has_another_key_and_recipient_and_all_else_is_the_same() {
+        let task = task(None);
+        let body = r#"{"to": {{ target.recipient }}, "key": {{ key }}, "n": {{ target.params.n }}}"#;
+        let template = Template::json(body, true).unwrap();
+        let target = target(Some(r#"{"n": 7}"#));
+        let key = Uuid::from_u128(5);
+        let render = |redirect_to| {
+            let renderer = Renderer::new(Uuid::nil(), &task, Some(&template), redirect_to);
+            renderer.render_as(&target, key, "me@example.com").unwrap()
+        };
+        let message = render(None);
+        assert_eq!((message.key, message.target.recipient.as_str()), (key, "me@example.com"));
+        assert_eq!(
+            message.body.unwrap().get(),
+            format!(r#"{{"to": "me@example.com", "key": "{key}", "n": 7}}"#)
+        );
+        let redirected = render(Some("team@example.com"));
+        assert_eq!(redirected.target.recipient, "team@example.com");
+        assert!(redirected.body.unwrap().get().contains("team@example.com"));
     }
 
     #[test]

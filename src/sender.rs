@@ -5,6 +5,7 @@ pub mod exec;
 pub mod file;
 pub mod http;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,6 +21,12 @@ pub trait Sender: Send + Sync {
     fn send(&self, message: &Message, until: Moment) -> Outcome;
 }
 
+/// [`Sender::send`] by a sender that may panic: what became of the message then is not known.
+pub fn send(sender: &dyn Sender, message: &Message, until: Moment) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| sender.send(message, until)))
+        .unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() })
+}
+
 /// A kind of channel and its own settings.
 pub enum Kind {
     Http(http::Settings),
@@ -30,9 +37,9 @@ pub enum Kind {
 impl Kind {
     /// The sender: ready, nothing sent, connected to nothing. Errors are about the settings.
     pub fn open(&self, exchange: &Exchange) -> Result<Box<dyn Sender>> {
-        let Exchange { timeout, concurrency, .. } = *exchange;
+        let timeout = exchange.timeout;
         Ok(match self {
-            Self::Http(settings) => Box::new(http::Http::open(settings, timeout, concurrency)?),
+            Self::Http(settings) => Box::new(http::Http::open(settings, exchange)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
         })
@@ -96,12 +103,15 @@ impl Secrets {
     }
 }
 
-/// A sender whose answers never show certain words: what came from the environment into its settings, and may come back in
-/// the answer of a server or of a program.
+/// A sender whose answers are fit to be shown: short, and without certain words, which came from the environment into its settings
+/// and may come back in the answer of a server or of a program.
 pub struct Discreet {
     sender: Box<dyn Sender>,
     secrets: Secrets,
 }
+
+/// Characters of a reason.
+const SHOWN: usize = 300;
 
 impl Discreet {
     pub fn new(sender: Box<dyn Sender>, secrets: &[String]) -> Self {
@@ -112,15 +122,20 @@ impl Discreet {
 impl Sender for Discreet {
     fn send(&self, message: &Message, until: Moment) -> Outcome {
         let mut outcome = self.sender.send(message, until);
-        let text = match &mut outcome {
-            Outcome::Accepted { receipt } => receipt.as_mut(),
+        match &mut outcome {
+            Outcome::Accepted { receipt } => {
+                receipt.iter_mut().for_each(|receipt| self.secrets.hide(receipt))
+            }
             Outcome::Deferred { reason, .. }
             | Outcome::Rejected { reason }
             | Outcome::Unknown { reason }
-            | Outcome::Unavailable { reason } => Some(reason),
-        };
-        if let Some(text) = text {
-            self.secrets.hide(text);
+            | Outcome::Unavailable { reason } => {
+                // Before the cut: one that lies across it would show its beginning.
+                self.secrets.hide(reason);
+                if let Some((cut, _)) = reason.char_indices().nth(SHOWN) {
+                    reason.truncate(cut);
+                }
+            }
         }
         outcome
     }
@@ -212,6 +227,14 @@ mod tests {
         for (outcome, shown) in said("bad key s3cret in /v1/s3cret-and-more?abc").into_iter().zip(shown) {
             let discreet = Discreet::new(Box::new(Parrot(outcome)), &secrets);
             assert_eq!(discreet.send(&message, Moment::now()), shown);
+        }
+        let long = format!("{}s3cret", "ü".repeat(SHOWN - 2));
+        let cut = format!("{}[h", "ü".repeat(SHOWN - 2));
+        for (outcome, shown) in said(&long).into_iter().zip(said(&cut)).skip(1) {
+            assert_eq!(
+                Discreet::new(Box::new(Parrot(outcome)), &secrets).send(&message, Moment::now()),
+                shown
+            );
         }
     }
 }

@@ -48,7 +48,7 @@ pub const REASON_MOST: usize = 500;
 pub const ANSWERED_LATE: &str = "not accepted; answered late";
 
 /// The channel of a suppression that is for all of them. No channel can be called so.
-const EVERY_CHANNEL: &str = "*";
+pub const EVERY_CHANNEL: &str = "*";
 
 /// For how long a task without any target, or whose channel nobody knows, is waited for before it pauses.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -319,9 +319,12 @@ impl Settled {
 pub struct Begun {
     /// Those still ours: these may be sent, and only these.
     pub in_flight: Vec<InFlight>,
-    /// Not begun: another run has them, or they went from doubt to unknown.
+    /// Not begun: another run has them.
     pub fenced: Vec<TargetId>,
-    /// Not begun, since their recipients are suppressed: failed, or unknown when in doubt. No attempt is counted.
+    /// Not begun, and unknown now: an earlier attempt may have arrived, and the provider would not recognise another, or the recipient
+    /// is suppressed.
+    pub unknown: Vec<TargetId>,
+    /// Not begun, and failed now, since their recipients are suppressed. No attempt is counted.
     pub suppressed: Vec<TargetId>,
     pub settled: Settled,
 }
@@ -505,7 +508,8 @@ pub trait Desk {
     /// it is open again), and open ones above a million targets are estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
 
-    /// The first `most` targets of a task that are not settled, as a run would meet them. Claims nothing.
+    /// The first `most` targets of a task that are not settled, as a run would meet them, without those that are suppressed. Claims
+    /// nothing.
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>>;
 
     /// One target of a task, whatever its status. Changes nothing.

@@ -40,3 +40,16 @@ impl fmt::Display for Trouble {
 }
 
 impl std::error::Error for Trouble {}
+
+/// Ends a sentence about an unknown word: with the nearest one known, or with all when none is near.
+pub fn neighbour(word: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|known| (strsim::normalized_damerau_levenshtein(&word.to_lowercase(), known), known))
+        .filter(|(likeness, _)| *likeness > 0.5)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other));
+    match near {
+        Some((_, near)) => format!(": did you mean `{near}`?"),
+        None => format!("; known here: {}", known.join(", ")),
+    }
+}

@@ -1,9 +1,12 @@
 //! Reads recipients from CSV or JSON lines, in one pass and in flat memory, and hands them on in batches. It knows
-//! files, not tasks: where the rows go is its caller's affair.
+//! files, not tasks: what a line becomes is in import/targets.rs and import/suppressions.rs, where the rows go its caller's affair.
 //!
 //! A line that is wrong is no error but a [`Flaw`]: what came before it is handed on, so that the same import, once the line is
 //! mended, completes what is there. The CSV is read strictly: the usual lenient reading finds a meaning in every
 //! file, and a quote that is never closed would swallow the recipients after it without a word.
+
+mod suppressions;
+mod targets;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,12 +16,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::output::plain;
+pub use self::targets::unfit;
+use super::output::{plain, recipients};
 use crate::store::{Added, RECIPIENT_MOST};
-use crate::target::NewTarget;
 use crate::trouble::Trouble;
 
 /// A batch is handed on when it has so many rows, or so many bytes.
@@ -28,8 +30,25 @@ const BATCH_BYTES: usize = 512 << 10;
 /// No line, and no CSV record of several lines, is longer.
 const RECORD_MOST: usize = 1 << 20;
 
-/// JSON that is nested more deeply is refused by some databases (MariaDB stops at 32), and then for a whole batch.
-const DEPTH_MOST: usize = 30;
+/// What a line becomes.
+pub trait Row: Sized {
+    /// What the header of a CSV says of the columns.
+    type Columns;
+
+    fn columns(header: &Record<'_>, names: &[Value<'_>]) -> Result<Self::Columns>;
+
+    /// `values` are as many as the header has columns.
+    fn from_csv(record: &Record<'_>, columns: &Self::Columns, values: &[Value<'_>]) -> Result<Self>;
+
+    /// The record begins with `{`.
+    fn from_json(record: &Record<'_>) -> Result<Self>;
+
+    /// How much memory its texts take.
+    fn bytes(&self) -> usize;
+}
+
+/// A value of a CSV record, and where in it it stands.
+type Value<'a> = (usize, Cow<'a, str>);
 
 /// A file, or standard input, opened.
 pub struct Source {
@@ -73,7 +92,7 @@ impl Source {
     }
 
     /// Reads to the end, or to the first line that is wrong, and hands every row to `add`. Errors: those of `add`, and of reading.
-    pub fn import(self, add: &mut dyn FnMut(&[NewTarget]) -> Result<Added>) -> Result<Imported> {
+    pub fn import<R: Row>(self, add: &mut dyn FnMut(&[R]) -> Result<Added>) -> Result<Imported> {
         let Self { name, input, bar } = self;
         let mut added = Added::default();
         let flaw = read(input, &mut |rows| {
@@ -82,12 +101,13 @@ impl Source {
             added.repeated += more.repeated;
             let so_far = added.new + added.repeated;
             bar.set_message(format!(
-                "{so_far} targets, {:.0}/s",
+                "{}, {:.0}/s",
+                recipients(so_far),
                 so_far as f64 / bar.elapsed().as_secs_f64()
             ));
             Ok(())
         })
-        .with_context(|| format!("import {name}, after {} targets", added.new + added.repeated))?;
+        .with_context(|| format!("import {name}, after {}", recipients(added.new + added.repeated)))?;
         Ok(Imported { added, flaw: flaw.map(|flaw| format!("{name}, {flaw}")) })
     }
 }
@@ -123,7 +143,7 @@ impl fmt::Display for Flaw {
 impl std::error::Error for Flaw {}
 
 /// Reads CSV or JSON lines, told by the first byte.
-fn read(mut input: impl BufRead, add: &mut dyn FnMut(&[NewTarget]) -> Result<()>) -> Result<Option<Flaw>> {
+fn read<R: Row>(mut input: impl BufRead, add: &mut dyn FnMut(&[R]) -> Result<()>) -> Result<Option<Flaw>> {
     let mut batch = Batch { rows: Vec::new(), bytes: 0, add };
     let mut head = Vec::new();
     input.by_ref().take(3).read_to_end(&mut head)?;
@@ -143,15 +163,15 @@ fn read(mut input: impl BufRead, add: &mut dyn FnMut(&[NewTarget]) -> Result<()>
     Ok(flaw)
 }
 
-struct Batch<'a> {
-    rows: Vec<NewTarget>,
+struct Batch<'a, R> {
+    rows: Vec<R>,
     bytes: usize,
-    add: &'a mut dyn FnMut(&[NewTarget]) -> Result<()>,
+    add: &'a mut dyn FnMut(&[R]) -> Result<()>,
 }
 
-impl Batch<'_> {
-    fn push(&mut self, row: NewTarget) -> Result<()> {
-        self.bytes += row.recipient.len() + row.params.as_ref().map_or(0, String::len);
+impl<R: Row> Batch<'_, R> {
+    fn push(&mut self, row: R) -> Result<()> {
+        self.bytes += row.bytes();
         self.rows.push(row);
         if self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES { self.hand_on() } else { Ok(()) }
     }
@@ -176,7 +196,7 @@ struct Records<R> {
 }
 
 /// One record, without the end of its line.
-struct Record<'a> {
+pub struct Record<'a> {
     line: u64,
     text: &'a str,
 }
@@ -230,25 +250,43 @@ impl Record<'_> {
         Flaw::after(self.line, &self.text[..offset], what)
     }
 
-    /// Trimmed on the right; neither empty nor longer than its column.
+    /// Trimmed on the right, and fit for its column.
     fn recipient(&self, offset: usize, text: &str) -> Result<String, Flaw> {
         let text = text.trim_end();
-        if text.is_empty() {
-            return Err(self.flaw(offset, "the recipient is empty"));
+        match unfit_recipient(text) {
+            Some(why) => Err(self.flaw(offset, why)),
+            None => Ok(text.to_owned()),
         }
-        if text.len() > RECIPIENT_MOST && text.chars().count() > RECIPIENT_MOST {
-            return Err(
-                self.flaw(offset, format!("the recipient is longer than {RECIPIENT_MOST} characters"))
-            );
-        }
-        if text.contains('\0') {
-            return Err(self.flaw(offset, "a NUL character in the recipient"));
-        }
-        Ok(text.to_owned())
     }
 
-    /// The values of a CSV record, each with its offset.
-    fn values(&self) -> Result<Vec<(usize, Cow<'_, str>)>, Flaw> {
+    /// Where in a JSON line a part of it stands.
+    fn offset(&self, part: &RawValue) -> usize {
+        part.get().as_ptr() as usize - self.text.as_ptr() as usize
+    }
+
+    /// A part of a JSON line that must be a string, and where it stands.
+    fn string(&self, what: &str, part: &RawValue) -> Result<(usize, String), Flaw> {
+        let offset = self.offset(part);
+        match serde_json::from_str(part.get()) {
+            Ok(text) => Ok((offset, text)),
+            Err(_) => Err(self.flaw(offset, format!("the {what} is not a string"))),
+        }
+    }
+
+    /// serde_json's words on what stands at `offset`, without its position, which is ours to tell: it counts bytes, and from the
+    /// start of the part.
+    fn json_flaw(&self, offset: usize, error: &serde_json::Error) -> Flaw {
+        let text = error.to_string();
+        let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+        let mut offset = offset + error.column().saturating_sub(1);
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        self.flaw(offset, plain(what))
+    }
+
+    /// The values of a CSV record.
+    fn values(&self) -> Result<Vec<Value<'_>>, Flaw> {
         let text = self.text;
         let mut values = Vec::new();
         let mut start = 0;
@@ -292,55 +330,25 @@ fn closing_quote(text: &str, mut from: usize) -> Option<usize> {
 
 const RECIPIENT: &str = "recipient";
 
-fn csv(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Result<()> {
+/// Why a text cannot be a recipient.
+pub fn unfit_recipient(text: &str) -> Option<String> {
+    if text.is_empty() {
+        return Some("the recipient is empty".into());
+    }
+    if text.len() > RECIPIENT_MOST && text.chars().count() > RECIPIENT_MOST {
+        return Some(format!("the recipient is longer than {RECIPIENT_MOST} characters"));
+    }
+    text.contains('\0').then(|| "a NUL character in the recipient".into())
+}
+
+fn csv<R: Row>(records: &mut Records<impl BufRead>, batch: &mut Batch<'_, R>) -> Result<()> {
     let Some(header) = records.next()? else {
         let what = "nothing is here: CSV begins with a header line, JSON lines with {".into();
         return Err(Flaw { line: 1, column: None, what }.into());
     };
-    let keys = keys(&header)?;
-    while let Some(record) = records.next()? {
-        if record.text.is_empty() {
-            continue;
-        }
-        let values = record.values()?;
-        if values.len() != keys.len() {
-            let offset = values.get(keys.len()).map_or(record.text.len(), |(offset, _)| *offset);
-            let what = format!("{} values for {} columns", values.len(), keys.len());
-            return Err(record.flaw(offset, what).into());
-        }
-        let mut recipient = String::new();
-        let mut params = String::new();
-        for (key, (offset, value)) in keys.iter().zip(&values) {
-            match key {
-                None => recipient = record.recipient(*offset, value)?,
-                Some(key) => {
-                    params.push(if params.is_empty() { '{' } else { ',' });
-                    params += key;
-                    params += &serde_json::to_string(value)?;
-                }
-            }
-        }
-        let params = (!params.is_empty()).then(|| params + "}");
-        batch.push(NewTarget { recipient, params })?;
-    }
-    Ok(())
-}
-
-/// For each column the beginning of its member in params, as in `"name":`; none for the recipient.
-fn keys(header: &Record<'_>) -> Result<Vec<Option<String>>> {
     let names = header.values()?;
-    let mut keys = Vec::new();
-    for (position, (offset, name)) in names.iter().enumerate() {
-        let name = name.trim();
-        if name.is_empty() {
-            return Err(header.flaw(*offset, "a column without a name").into());
-        }
-        if names[..position].iter().any(|(_, before)| before.trim() == name) {
-            return Err(header.flaw(*offset, format!("a second column `{}`", plain(name))).into());
-        }
-        keys.push(if name == RECIPIENT { None } else { Some(serde_json::to_string(name)? + ":") });
-    }
-    if !keys.contains(&None) {
+    let number = names.len();
+    if !names.iter().any(|(_, name)| name.trim() == RECIPIENT) {
         let found: Vec<String> = names.iter().map(|(_, name)| format!("`{}`", plain(name.trim()))).collect();
         let what = format!(
             "no column `recipient` in the header, only {}; CSV has a header and commas, JSON lines begin with {{",
@@ -348,19 +356,23 @@ fn keys(header: &Record<'_>) -> Result<Vec<Option<String>>> {
         );
         return Err(header.flaw(0, what).into());
     }
-    Ok(keys)
+    let columns = R::columns(&header, &names)?;
+    while let Some(record) = records.next()? {
+        if record.text.is_empty() {
+            continue;
+        }
+        let values = record.values()?;
+        if values.len() != number {
+            let offset = values.get(number).map_or(record.text.len(), |(offset, _)| *offset);
+            let what = format!("{} values for {number} columns", values.len());
+            return Err(record.flaw(offset, what).into());
+        }
+        batch.push(R::from_csv(&record, &columns, &values)?)?;
+    }
+    Ok(())
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line<'a> {
-    #[serde(borrow)]
-    recipient: &'a RawValue,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-}
-
-fn json_lines(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Result<()> {
+fn json_lines<R: Row>(records: &mut Records<impl BufRead>, batch: &mut Batch<'_, R>) -> Result<()> {
     while let Some(record) = records.next()? {
         let text = record.text;
         let start = text.len() - text.trim_start().len();
@@ -370,64 +382,20 @@ fn json_lines(records: &mut Records<impl BufRead>, batch: &mut Batch<'_>) -> Res
         if !text[start..].starts_with('{') {
             return Err(record.flaw(start, "not a JSON object").into());
         }
-        let line: Line<'_> = serde_json::from_str(text).map_err(|error| json_flaw(&record, 0, &error))?;
-        // Where in the line a part of it stands.
-        let offset = |part: &RawValue| part.get().as_ptr() as usize - text.as_ptr() as usize;
-        let at = offset(line.recipient);
-        let recipient: String = serde_json::from_str(line.recipient.get())
-            .map_err(|_| record.flaw(at, "the recipient is not a string"))?;
-        let recipient = record.recipient(at, &recipient)?;
-        let params = line.params.map(|params| checked(&record, offset(params), params)).transpose()?;
-        batch.push(NewTarget { recipient, params })?;
+        batch.push(R::from_json(&record)?)?;
     }
     Ok(())
-}
-
-/// Params that templates can read and every database takes.
-fn checked(record: &Record<'_>, offset: usize, params: &RawValue) -> Result<String, Flaw> {
-    let value: serde_json::Value =
-        serde_json::from_str(params.get()).map_err(|error| json_flaw(record, offset, &error))?;
-    match unfit(&value) {
-        Some(why) => Err(record.flaw(offset, format!("params are {why}"))),
-        None => Ok(params.get().to_owned()),
-    }
-}
-
-/// Why a value cannot be params, or a payload.
-pub fn unfit(value: &serde_json::Value) -> Option<String> {
-    if !value.is_object() {
-        return Some("not a JSON object".into());
-    }
-    (depth(value) > DEPTH_MOST).then(|| format!("nested more than {DEPTH_MOST} deep"))
-}
-
-fn depth(value: &serde_json::Value) -> usize {
-    match value {
-        serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        serde_json::Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
-/// serde_json's words without its position, which is ours to tell: it counts bytes, and from the start of the part.
-fn json_flaw(record: &Record<'_>, offset: usize, error: &serde_json::Error) -> Flaw {
-    let text = error.to_string();
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-    let mut offset = offset + error.column().saturating_sub(1);
-    while !record.text.is_char_boundary(offset) {
-        offset -= 1;
-    }
-    record.flaw(offset, plain(what))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::NewTarget;
 
     /// What was handed on, and the flaw that ended it.
     fn import(input: &[u8]) -> (Vec<NewTarget>, Option<String>) {
         let mut got = Vec::new();
-        let flaw = read(input, &mut |rows| {
+        let flaw = read(input, &mut |rows: &[NewTarget]| {
             got.extend_from_slice(rows);
             Ok(())
         });
@@ -564,7 +532,7 @@ mod tests {
         let (_, flaw) = import(&input);
         assert_eq!(flaw.unwrap(), "line 2: longer than 1024 KiB: is a quote in it not closed?");
         let endless = io::repeat(b'x');
-        let flaw = read(BufReader::new(endless), &mut |_| Ok(())).unwrap().unwrap();
+        let flaw = read(BufReader::new(endless), &mut |_: &[NewTarget]| Ok(())).unwrap().unwrap();
         assert_eq!(flaw.to_string(), "line 1: longer than 1024 KiB");
     }
 
@@ -574,7 +542,7 @@ mod tests {
         let long = format!("recipient\n{}", "r\n".repeat(2500));
         for (input, rows, batches) in [(wide, 20, 4), (long, 2500, 3)] {
             let mut sizes = Vec::new();
-            let flaw = read(input.as_bytes(), &mut |batch| {
+            let flaw = read(input.as_bytes(), &mut |batch: &[NewTarget]| {
                 sizes.push(batch.len());
                 Ok(())
             });
@@ -585,7 +553,7 @@ mod tests {
 
     #[test]
     fn trouble_of_the_database_is_no_flaw() {
-        let error = read(&b"recipient\na\n"[..], &mut |_| anyhow::bail!("gone")).unwrap_err();
+        let error = read(&b"recipient\na\n"[..], &mut |_: &[NewTarget]| anyhow::bail!("gone")).unwrap_err();
         assert_eq!(error.to_string(), "gone");
     }
 }

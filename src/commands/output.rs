@@ -73,6 +73,11 @@ pub fn targets(number: u64) -> String {
     format!("{number} target{}", if number == 1 { "" } else { "s" })
 }
 
+/// "1 recipient", "2 recipients".
+pub fn recipients(number: u64) -> String {
+    format!("{number} recipient{}", if number == 1 { "" } else { "s" })
+}
+
 /// What `resolve` and `retry` say at their end.
 pub fn changed(id: TaskId, number: u64, done: &str, json: bool, out: &mut dyn Write) -> Result<()> {
     if json {

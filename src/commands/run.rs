@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner).insert(task.id, tally);
         match served.ended {
             Some(Ended::Paced(wait)) => self.leave_alone(task.id, Some(Moment::now() + wait)),
-            _ if served.begun == 0 && served.refused == 0 => self.leave_alone(task.id, None),
+            _ if served.begun + served.refused + served.unknown == 0 => self.leave_alone(task.id, None),
             _ => {}
         }
         report.served(task.id, served);

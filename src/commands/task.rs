@@ -10,9 +10,8 @@ use serde_json::json;
 
 use super::ask::Ask;
 use super::import::{Source, unfit};
-use super::no_such_task;
 use super::output::{hint, plain, targets};
-use super::status;
+use super::{no_such_task, status, trial};
 use crate::cli::{
     AddArgs, CancelArgs, CreateArgs, JsonArgs, PauseArgs, ResumeArgs, StatusArgs, TaskCommand, Until,
 };
@@ -39,6 +38,7 @@ pub fn run(
         TaskCommand::Pause(args) => (args.id, pause(args, store)?, args.json),
         TaskCommand::Resume(args) => (args.id, resume(args, store)?, args.json),
         TaskCommand::Cancel(args) => (args.id, cancel(args, store)?, args.json),
+        TaskCommand::Try(args) => return trial::run(args, config, store, out),
     };
     if json {
         writeln!(out, "{}", json!({ "id": id, "status": status.word() }))?;

@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{migrate, resolve, retry, status, targets, task};
+use super::{migrate, resolve, retry, status, suppress, targets, task};
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -49,6 +49,7 @@ impl Stage {
             Command::Targets(args) => targets::run(&args, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
+            Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),
             Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
             Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
         };
@@ -488,6 +489,84 @@ fn retry_gives_failed_targets_one_more_attempt() {
     assert_eq!(stage.status_of("1"), "pending");
     assert_eq!(stage.says("retry 1 --yes"), "0 targets to be sent once more, with a new key\n");
     assert!(stage.refused("retry 9 --yes").starts_with("there is no task 9"));
+}
+
+#[test]
+fn the_list_of_those_who_get_nothing_is_written_shown_and_shortened() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.says("suppress add Ann@x bob@x ann@X --reason asked"), "");
+    assert_eq!(stage.json("suppress add ann@x cy@x --channel sms --json"), json!({"new": 2, "repeated": 0}));
+    assert_eq!(stage.json("suppress add ann@x dan@x --json"), json!({"new": 1, "repeated": 1}));
+
+    let table = stage.says("suppress list");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 6);
+    assert!(lines[0].starts_with("recipient  channel  reason  since"), "{table}");
+    assert!(lines[1].starts_with("ann@x      *        asked   2"), "{table}");
+    assert!(lines[2].starts_with("ann@x      sms              2"), "{table}");
+
+    assert_eq!(stage.json("suppress remove ANN@x nobody@x --json"), json!({"changed": 1}));
+    assert_eq!(stage.json("suppress remove ann@x --json"), json!({"changed": 0}));
+    assert_eq!(stage.says("suppress remove ann@x cy@x --channel sms"), "");
+    let left = stage.says("suppress list --format jsonl");
+    let left: Vec<Value> = left.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let keys: Vec<&str> = left[0].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, ["recipient", "channel", "reason", "since"]);
+    assert_eq!((&left[0]["recipient"], &left[1]["reason"]), (&json!("bob@x"), &Value::Null));
+    assert_eq!(left.len(), 2);
+}
+
+#[test]
+fn what_list_prints_import_takes() {
+    let mut stage = Stage::new();
+    stage.says("suppress add a,\"b --reason =1,\"x");
+    stage.says("suppress add c --channel sms");
+    for format in ["csv", "jsonl"] {
+        let exported = stage.says(&format!("suppress list --format {format}"));
+        stage.file("list", &exported);
+        assert_eq!(stage.says("suppress import {}/list --channel mail"), "0 recipients added, 2 repeated\n");
+        stage.says("suppress remove a,\"b");
+        stage.says("suppress remove c --channel sms");
+        assert_eq!(stage.json("suppress import {}/list --json"), json!({"new": 2, "repeated": 0}));
+        let again = stage.says(&format!("suppress list --format {format}"));
+        let told = |text: &str| {
+            text.lines().map(|line| line.rsplit_once(',').unwrap().0.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&again), told(&exported), "all but `since`");
+    }
+}
+
+#[test]
+fn flags_of_an_import_are_for_those_of_whom_the_file_does_not_say() {
+    let mut stage = Stage::new();
+    stage.file("list.csv", "recipient,channel,reason\na,,\nb,*,\nc,mail,bounced\n");
+    stage.says("suppress import {}/list.csv --channel sms --reason spring");
+    let csv = stage.says("suppress list --format csv");
+    let rows: Vec<&str> = csv.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().0).collect();
+    assert_eq!(rows, ["a,sms,spring", "b,*,spring", "c,mail,bounced"]);
+}
+
+#[test]
+fn who_cannot_be_on_the_list_is_refused() {
+    let mut stage = Stage::new();
+    let long = "x".repeat(256);
+    for (line, expected) in [
+        (format!("suppress add ok {long}"), "the recipient is longer than 255 characters"),
+        ("suppress add ok \t".into(), "the recipient is empty"),
+        ("suppress add ok --channel we/b".into(), "`we/b` is no name for a channel: it takes 1-64"),
+        ("suppress remove \t".into(), "the recipient is empty"),
+        ("suppress import {}/none.csv".into(), "none.csv: No such file"),
+    ] {
+        let sentence = stage.refused(&line);
+        assert!(sentence.contains(expected), "{sentence}");
+    }
+    assert_eq!(stage.says("suppress list --format jsonl"), "");
+    stage.file("bad.csv", "recipient\na\n \nb\n");
+    let sentence = stage.refused("suppress import {}/bad.csv");
+    let expected =
+        "bad.csv, line 3, column 1: the recipient is empty; the list has the 1 recipient before it: mend";
+    assert!(sentence.contains(expected), "{sentence}");
+    assert_eq!(stage.says("suppress list --format jsonl").lines().count(), 1);
 }
 
 #[test]

@@ -12,12 +12,13 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::environment::{Environment, expand};
-use super::{DAY, EXPANDED, HOUR, LATER_KEYS, MINUTE, SECOND, Unset, usage};
+use super::{DAY, EXPANDED, HOUR, MINUTE, SECOND, Unset, usage};
 use crate::cli::duration;
 use crate::pace::{BURST_MOST, Pace};
 use crate::sender::{Kind, Memory};
 use crate::settlement::{Backoff, Policy};
 use crate::store::ClaimForm;
+use crate::trouble::neighbour;
 use crate::window::Window;
 
 /// One table of the file. Keys are taken out of it; what is left at the end is not known here.
@@ -243,12 +244,6 @@ impl<'a> Section<'a> {
         let Some((key, value)) = self.table.iter().find(|(key, _)| !also.contains(&key.as_str())) else {
             return Ok(());
         };
-        if LATER_KEYS.contains(&key.as_str()) {
-            return Err(self.refuse(format!(
-                "{} comes later: this version cannot keep what it promises, take it out",
-                self.key(key)
-            )));
-        }
         if value.as_table().is_some_and(|table| table.contains_key("kind"))
             && self.name.starts_with("channel.")
         {
@@ -359,19 +354,6 @@ pub(super) fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     // It always ends in our own error; by then the names are known.
     let _ = T::deserialize(Ask(&mut names));
     names
-}
-
-/// Ends a sentence about an unknown word: with the nearest one known, or with all when none is near.
-pub(super) fn neighbour(word: &str, known: &[&str]) -> String {
-    let near = known
-        .iter()
-        .map(|known| (strsim::normalized_damerau_levenshtein(&word.to_lowercase(), known), known))
-        .filter(|(likeness, _)| *likeness > 0.5)
-        .max_by(|(one, _), (other, _)| one.total_cmp(other));
-    match near {
-        Some((_, near)) => format!(": did you mean `{near}`?"),
-        None => format!("; known here: {}", known.join(", ")),
-    }
 }
 
 pub(super) fn out_of(what: &str, value: Duration, range: &RangeInclusive<Duration>) -> String {

@@ -94,11 +94,17 @@ fn the_example_says_what_holds_without_it() {
 fn the_example_has_every_key_and_those_commented_out_are_right_too() {
     let all: String = EXAMPLE
         .lines()
-        .map(|line| line.strip_prefix('#').filter(|key| key.starts_with(word)).unwrap_or(line))
+        .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
         .flat_map(|line| [line, "\n"])
         .collect();
-    let config = Set::new(&all).with("API_TOKEN", "t").load().unwrap();
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let config = Set::new(&all).with("API_TOKEN", "t").with("WEBHOOK_KEY", key).load().unwrap();
     assert_eq!(config.lock_dir, Path::new("/run/batch-send"));
+    for channel in config.channels.values().filter(|channel| channel.template.is_some()) {
+        // But for the file of the CA, which is nowhere.
+        let error = channel.sender(1).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_none_or(|error| error.contains("ca_file /etc/")), "{error:?}");
+    }
 
     // What a file may have is what is asked of it; an empty one in each place tells.
     let table: Table = all.parse().unwrap();

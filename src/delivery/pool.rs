@@ -2,12 +2,11 @@
 //! workers there are, and what an outcome means, is the lane's business.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender as Back;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::moment::Moment;
-use crate::sender::{Outcome, Sender};
+use crate::sender::{self, Outcome, Sender};
 use crate::store::InFlight;
 
 /// Put by the lane, taken by its workers.
@@ -72,8 +71,7 @@ impl Pool {
         while let Some(in_flight) = self.take() {
             let until = in_flight.until();
             let until = self.closes.map_or(until, |closes| until.min(closes));
-            let sent = catch_unwind(AssertUnwindSafe(|| sender.send(in_flight.message(), until)));
-            let outcome = sent.unwrap_or_else(|_| Outcome::Unknown { reason: "the sender panicked".into() });
+            let outcome = sender::send(sender, in_flight.message(), until);
             if back.send((in_flight, outcome)).is_err() {
                 return;
             }

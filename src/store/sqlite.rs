@@ -314,7 +314,8 @@ impl Relay for Sqlite {
                             until,
                             message,
                         }),
-                        Start::Suppressed => begun.suppressed.push(target.id),
+                        Start::Suppressed if !target.in_doubt => begun.suppressed.push(target.id),
+                        Start::Suppressed | Start::Unknown => begun.unknown.push(target.id),
                         Start::Fenced => begun.fenced.push(target.id),
                     }
                 }

@@ -54,7 +54,7 @@ fn a_wrong_configuration_is_refused(it: Sandbox) {
         ("", channel("max_attempts = 0"), vec!["max_attempts"]),
         ("", channel("max_attempts = 101"), vec!["max_attempts"]),
         ("", channel("backoff = { first = \"2h\", most = \"1h\" }"), vec!["backoff"]),
-        ("", channel("rate = \"100/s\""), vec!["rate", "later"]),
+        ("", channel("rate = \"100/day\""), vec!["rate", "100/day"]),
         ("", web("body = '{}'"), vec!["url"]),
         ("", web("url = \"http://127.0.0.1:1/\""), vec!["body"]),
         ("", web("url = \"http:///messages\"\nbody = '{}'"), vec!["url"]),

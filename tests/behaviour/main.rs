@@ -10,6 +10,7 @@
 #[macro_use]
 mod support;
 
+mod answers;
 mod applications;
 mod bad_input;
 mod closing;
@@ -17,6 +18,7 @@ mod crash;
 mod database;
 mod documents;
 mod fairness;
+mod idempotent;
 mod journal;
 mod operator;
 mod overlap;
@@ -24,8 +26,11 @@ mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod signed;
 mod stopped;
 mod stopping;
+mod suppression;
 mod texts;
+mod trying;
 mod uncertain;
 mod zones;

@@ -8,7 +8,8 @@ use uuid::Uuid;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
 use crate::exit::Exit;
-use crate::store::{Database, Store};
+use crate::store::Database;
+use crate::target::Target;
 use crate::task::Task;
 
 /// Targets that are shown of each task, unless `--limit` says otherwise.
@@ -23,7 +24,13 @@ pub fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut d
         let Some(channel) = config.channels.get(&task.channel) else {
             return Err(anyhow!(super::super::no_such_channel(&task)));
         };
-        return show(&mut *store, installation, &task, channel, most, out);
+        let targets = match args.target {
+            Some(target) => {
+                vec![store.target(id, target)?.ok_or_else(|| super::super::no_such_target(id, target))?]
+            }
+            None => store.peek(id, most)?,
+        };
+        return show(targets, installation, &task, channel, out);
     }
     let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
     let mut shown = Vec::new();
@@ -31,7 +38,7 @@ pub fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut d
     while let Some(task) = store.due(&known, &shown)? {
         shown.push(task.id);
         if let Some(channel) = config.channels.get(&task.channel)
-            && show(&mut *store, installation, &task, channel, most, out)? != Exit::Done
+            && show(store.peek(task.id, most)?, installation, &task, channel, out)? != Exit::Done
         {
             exit = Exit::Trouble;
         }
@@ -40,16 +47,15 @@ pub fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut d
 }
 
 fn show(
-    store: &mut dyn Store,
+    targets: Vec<Target>,
     installation: Uuid,
     task: &Task,
     channel: &Channel,
-    most: usize,
     out: &mut dyn Write,
 ) -> Result<Exit> {
     let renderer = channel.renderer(installation, task);
     let mut exit = Exit::Done;
-    for target in store.peek(task.id, most)? {
+    for target in targets {
         match renderer.render(&target) {
             Ok(message) => out.write_all(&message.line()?)?,
             Err(error) => {

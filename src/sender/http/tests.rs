@@ -4,15 +4,20 @@ mod server;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
+use ureq::http::header::{DATE, RETRY_AFTER};
 use uuid::Uuid;
 
+use super::exchange::{Answer, End, INPUT_BUFFER};
+use super::transport::Step;
 use super::*;
 use crate::message::{TargetPart, TaskPart};
+use crate::sender::Toll;
 use server::{Identity, PATIENCE, Peer, Seen, Server, answer};
 
 /// For servers that never answer.
@@ -21,7 +26,17 @@ const SHORT: Duration = Duration::from_millis(300);
 const BODY: &str = r#"{"to": "ann@example.com", "text": "Grüße"}"#;
 
 fn settings(url: String) -> Settings {
-    Settings { url, method: post(), headers: BTreeMap::new(), receipt: None, ca_file: None }
+    Settings {
+        url,
+        method: post(),
+        headers: BTreeMap::new(),
+        receipt: None,
+        ca_file: None,
+        answers: Vec::new(),
+        idempotency_header: None,
+        sign: None,
+        sign_key: None,
+    }
 }
 
 fn message() -> Message {
@@ -39,8 +54,12 @@ fn soon() -> Moment {
     Moment::now() + PATIENCE
 }
 
+fn open(settings: &Settings, timeout: Duration, concurrency: usize) -> Result<Http> {
+    Http::open(settings, &Exchange { timeout, concurrency, keyed: false })
+}
+
 fn send(settings: &Settings, timeout: Duration) -> Outcome {
-    Http::open(settings, timeout, 1).unwrap().send(&message(), soon())
+    open(settings, timeout, 1).unwrap().send(&message(), soon())
 }
 
 /// One message to a server with this script: its outcome, and what the server saw in the end.
@@ -146,6 +165,27 @@ mod before_the_first_byte {
     }
 
     #[test]
+    fn a_tls_alert_costs_nothing() {
+        let server = Server::plain(|peer| {
+            peer.read_nothing();
+            // handshake_failure: no version or cipher in common.
+            peer.say("\x15\x03\x03\x00\x02\x02\x28");
+            peer.hang();
+        });
+        assert_unreached(&send(&settings(server.tls_url()), PATIENCE), "no TLS: ");
+        assert!(server.finish().requests.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_made_needs_a_person() {
+        let secrets = Secrets::new([].into_iter());
+        let error = ureq::Error::BadUri("https://user:pa55word@h".into());
+        let outcome = exchange::unanswered(&error, Step::LookUp, PATIENCE, &secrets);
+        let reason = "no such request can be made: the URL is none".into();
+        assert_eq!(outcome, Outcome::Unavailable { reason });
+    }
+
+    #[test]
     fn a_certificate_that_nobody_vouches_for_needs_a_person() {
         let server = Server::tls(&Identity::of("127.0.0.1"), |peer| drop(peer.read()));
         let outcome = send(&settings(server.tls_url()), PATIENCE);
@@ -166,18 +206,25 @@ mod before_the_first_byte {
     #[test]
     fn past_its_time_nothing_is_even_tried() {
         let server = Server::plain(|peer| drop(peer.read()));
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), Moment::now()), Outcome::too_late());
         drop(http);
         assert_eq!(server.finish().connections, 0);
     }
 
+    /// As by a run that was stopped after `send` had looked at the time.
+    fn asked_too_late(http: &Http) -> (Result<Answer, ureq::Error>, transport::Seen) {
+        transport::watch(Moment::now(), || {
+            http.client.ask(http.request(Uuid::nil(), BODY, 0).unwrap(), http.bounds(soon()))
+        })
+    }
+
     #[test]
     fn a_run_that_was_stopped_after_connecting_sends_nothing() {
         let server = Server::plain(|peer| while peer.read().is_some() {});
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
-        let (answer, seen) = transport::watch(Moment::now(), || http.exchange(BODY));
-        let outcome = http.unanswered(&answer.err().unwrap(), seen.step);
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let (answer, seen) = asked_too_late(&http);
+        let outcome = exchange::unanswered(&answer.err().unwrap(), seen.step, PATIENCE, &http.form.secrets);
         assert_eq!(outcome, Outcome::too_late());
         drop(http);
         let seen = server.finish();
@@ -187,9 +234,9 @@ mod before_the_first_byte {
     #[test]
     fn a_run_that_was_stopped_with_a_connection_at_hand_sends_nothing() {
         let server = Server::plain(always_ok);
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), soon()), accepted(None));
-        let (_, seen) = transport::watch(Moment::now(), || http.exchange(BODY));
+        let (_, seen) = asked_too_late(&http);
         assert_eq!(seen.step, Step::TooLate);
         drop(http);
         assert_eq!(server.finish().requests.len(), 1);
@@ -272,11 +319,21 @@ mod after_the_first_byte {
         let mut long = message();
         let text = format!("\"{}\"", "x".repeat(16 << 20));
         long.body = Some(RawValue::from_string(text).unwrap());
-        let http = Http::open(&settings(server.url()), SHORT, 1).unwrap();
+        let http = open(&settings(server.url()), SHORT, 1).unwrap();
         let before = Moment::now();
         assert_unknown(&http.send(&long, soon()));
         assert!(before.elapsed() < PATIENCE / 2);
         over.wait();
+    }
+
+    #[test]
+    fn a_reset_in_the_middle_of_the_request_is_unknown() {
+        let server = Server::plain(Peer::read_nothing);
+        let mut long = message();
+        let text = format!("\"{}\"", "x".repeat(16 << 20));
+        long.body = Some(RawValue::from_string(text).unwrap());
+        assert_unknown(&open(&settings(server.url()), PATIENCE, 1).unwrap().send(&long, soon()));
+        assert!(server.finish().requests.is_empty());
     }
 
     #[test]
@@ -298,7 +355,7 @@ mod after_the_first_byte {
             peer.say(&answer("200 OK", ""));
             peer.read_but_the_last_byte();
         });
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         assert_eq!(http.send(&message(), soon()), accepted(None));
         assert_unknown(&http.send(&message(), soon()));
         drop(http);
@@ -386,12 +443,8 @@ mod an_accepted_message {
 mod the_table {
     use super::*;
 
-    fn of(status: u16) -> Answer {
-        Answer { status, asks_to_wait: false, retry_after: None, body: Vec::new(), end: End::Whole }
-    }
-
     fn kind(answer: &Answer) -> &'static str {
-        match outcome(answer, "why".into()) {
+        match Rules::default().judge(answer, &Secrets::new([].into_iter())) {
             Outcome::Accepted { .. } => "accepted",
             Outcome::Deferred { toll: Toll::Attempt, after: None, .. } => "deferred",
             Outcome::Deferred { toll: Toll::Hold, .. } => "hold",
@@ -413,20 +466,20 @@ mod the_table {
                 429 => "hold",
                 _ => "unknown",
             };
-            assert_eq!(kind(&of(status)), expected, "{status}");
+            assert_eq!(kind(&Answer::of(status)), expected, "{status}");
             // A body that did not come whole takes the word of an acceptance, and of nothing else.
             for end in [End::Cut, End::TooLong] {
                 let expected = if expected == "accepted" { "unknown" } else { expected };
-                assert_eq!(kind(&Answer { end, ..of(status) }), expected, "{status} {end:?}");
+                assert_eq!(kind(&Answer { end, ..Answer::of(status) }), expected, "{status} {end:?}");
             }
         }
     }
 
     #[test]
     fn lets_a_503_wait_only_when_it_asks_for_it() {
-        assert_eq!(kind(&of(503)), "unknown");
-        assert_eq!(kind(&Answer { asks_to_wait: true, ..of(503) }), "hold");
-        assert_eq!(kind(&Answer { asks_to_wait: true, ..of(500) }), "unknown");
+        assert_eq!(kind(&Answer::of(503)), "unknown");
+        assert_eq!(kind(&Answer { asks_to_wait: true, ..Answer::of(503) }), "hold");
+        assert_eq!(kind(&Answer { asks_to_wait: true, ..Answer::of(500) }), "unknown");
     }
 
     fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
@@ -435,7 +488,7 @@ mod the_table {
         if let Some(date) = date {
             headers.insert(DATE, date.parse().unwrap());
         }
-        super::retry_after(&headers)
+        exchange::retry_after(&headers)
     }
 
     #[test]
@@ -494,7 +547,7 @@ mod an_answer {
         assert_eq!(outcome, Outcome::Rejected { reason: "HTTP 410".into() });
 
         let outcome = outcome_of_answer(answer("500 Internal Server Error", &"ü".repeat(10_000)));
-        assert_eq!(outcome, Outcome::Unknown { reason: format!("HTTP 500: {}", "ü".repeat(200)) });
+        assert_eq!(outcome, Outcome::Unknown { reason: format!("HTTP 500: {}", "ü".repeat(2048)) });
     }
 
     #[test]
@@ -510,6 +563,55 @@ mod an_answer {
         let shown = format!("{outcome:?}");
         assert!(shown.contains("authorization: [hidden]"), "{shown}");
         assert!(!shown.contains("s3cr3t") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn never_shows_the_key_that_signs() {
+        let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let script = move |peer: &mut Peer| {
+            peer.read();
+            peer.say(&answer(
+                "401 Unauthorized",
+                &format!("{key} or MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw is wrong"),
+            ));
+        };
+        let server = Server::plain(script);
+        let settings = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: Some(SignKey::Several(vec![key.into()])),
+            ..settings(server.url())
+        };
+        assert_unavailable(&send(&settings, PATIENCE), "HTTP 401: [hidden] or [hidden] is wrong");
+    }
+
+    /// Rules of the channel's own come before the table.
+    #[test]
+    fn is_read_by_the_rules_of_the_channel() {
+        let rule = r#"{ status = 200, json = { "/code" = "busy" }, outcome = "deferred", after = "/wait" }"#;
+        let written = format!(
+            r#"answers = [{{ status = 200, json = {{ "/code" = "OK" }}, outcome = "accepted" }}, {rule}]"#
+        );
+        let of = |body: &'static str| {
+            let server = Server::plain(move |peer| {
+                peer.read();
+                peer.say(&answer("200 OK", body));
+            });
+            let table = format!("url = '{}'\nreceipt = '/id'\n{written}", server.url());
+            send(&toml::from_str(&table).unwrap(), PATIENCE)
+        };
+        assert_eq!(of(r#"{"code": "OK", "id": 7}"#), accepted(Some("7")));
+        assert_eq!(
+            of(r#"{"code": "busy", "wait": 30}"#),
+            Outcome::Deferred {
+                reason: r#"HTTP 200: {"code": "busy", "wait": 30}"#.into(),
+                after: Some(Duration::from_secs(30)),
+                toll: Toll::Attempt,
+            }
+        );
+        assert_unknown(&of(r#"{"code": "lost", "id": 7}"#));
+        // What decides may stand anywhere in a long body.
+        let long = format!(r#"{{"echo": "{}", "code": "OK"}}"#, "x".repeat(200_000)).leak();
+        assert_eq!(of(long), accepted(None));
     }
 
     #[test]
@@ -610,7 +712,7 @@ mod a_request {
         let server = Server::tls(&identity, always_ok);
         let file = ca_file(&identity);
         let settings = Settings { ca_file: Some(file.path().into()), ..settings(server.tls_url()) };
-        let http = Http::open(&settings, PATIENCE, 1).unwrap();
+        let http = open(&settings, PATIENCE, 1).unwrap();
         for _ in 0..2 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
         }
@@ -623,7 +725,7 @@ mod a_request {
     #[test]
     fn uses_the_connection_of_the_one_before() {
         let server = Server::plain(always_ok);
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         for _ in 0..2 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
         }
@@ -632,11 +734,101 @@ mod a_request {
         assert_eq!((seen.connections, seen.requests.len()), (1, 2));
     }
 
+    fn headers_of(settings: &Settings, keyed: bool, server: Server) -> BTreeMap<String, String> {
+        let exchange = Exchange { timeout: PATIENCE, concurrency: 1, keyed };
+        let http = Http::open(settings, &exchange).unwrap();
+        let message = Message { key: Uuid::from_u128(0x1234_5678_9abc), ..message() };
+        assert_eq!(http.send(&message, soon()), accepted(None));
+        drop(http);
+        let request = server.finish().requests.remove(0);
+        let head = request.split_once("\r\n\r\n").unwrap().0;
+        head.lines()
+            .skip(1)
+            .map(|line| line.split_once(": ").unwrap())
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    const KEY: &str = "00000000-0000-0000-0000-123456789abc";
+
+    #[test]
+    fn bears_its_key_where_the_channel_deduplicates_or_names_the_header() {
+        let named = |name: Option<&str>| {
+            let server = Server::plain(always_ok);
+            let settings = Settings { idempotency_header: name.map(str::to_owned), ..settings(server.url()) };
+            (settings, server)
+        };
+        for (name, keyed, header) in [
+            (None, true, Some("idempotency-key")),
+            (Some("X-Message-Id"), true, Some("x-message-id")),
+            (Some("X-Message-Id"), false, Some("x-message-id")),
+            (Some("Idempotency-Key"), false, Some("idempotency-key")),
+            (None, false, None),
+        ] {
+            let (settings, server) = named(name);
+            let headers = headers_of(&settings, keyed, server);
+            let bearing: Vec<&str> =
+                headers.iter().filter(|(_, value)| *value == KEY).map(|(name, _)| name.as_str()).collect();
+            assert_eq!(bearing, Vec::from_iter(header), "{name:?} {keyed}");
+        }
+    }
+
+    #[test]
+    fn is_signed_with_its_key_and_the_time_of_the_attempt() {
+        let sign_key = Some(SignKey::One("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()));
+        let server = Server::plain(always_ok);
+        let settings = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: sign_key.clone(),
+            ..settings(server.url())
+        };
+        let before = seconds_since_1970();
+        let headers = headers_of(&settings, false, server);
+        let seconds: u64 = headers["webhook-timestamp"].parse().unwrap();
+        assert!((before..=seconds_since_1970()).contains(&seconds), "{seconds}");
+        let signer = Signer::read(settings.sign.as_deref(), sign_key.as_ref()).unwrap().unwrap();
+        let mut expected = HeaderMap::new();
+        signer.sign(KEY, seconds, BODY, &mut expected).unwrap();
+        for name in sign::HEADERS {
+            assert_eq!(headers[name], expected[name].to_str().unwrap(), "{name}");
+        }
+    }
+
+    /// For a channel that spends a part of its time on another request.
+    #[test]
+    fn may_have_less_time_than_the_channel_on_the_same_connection() {
+        let identity = Identity::of("127.0.0.1");
+        let server = Server::tls(&identity, |peer| {
+            for _ in 0..2 {
+                peer.read();
+                peer.say(&answer("200 OK", "{}"));
+            }
+            peer.read();
+            peer.hang();
+        });
+        let file = ca_file(&identity);
+        let settings = Settings { ca_file: Some(file.path().into()), ..settings(server.tls_url()) };
+        let http = open(&settings, PATIENCE, 1).unwrap();
+        let ask = |timeout| {
+            let bounds = Bounds { timeout, ..http.bounds(soon()) };
+            http.client
+                .exchange(http.request(Uuid::nil(), BODY, 0).unwrap(), bounds, &http.form.secrets)
+                .map(|answer| answer.status)
+        };
+        assert_eq!((ask(PATIENCE), ask(PATIENCE / 2)), (Ok(200), Ok(200)));
+        let before = Moment::now();
+        assert_unknown(&ask(SHORT).unwrap_err());
+        assert!(before.elapsed() < PATIENCE / 2);
+        drop(http);
+        let seen = server.finish();
+        assert_eq!((seen.connections, seen.requests.len()), (1, 3));
+    }
+
     #[test]
     fn goes_out_from_many_threads_at_once_that_need_the_same_name() {
         let server = Server::plain(always_ok);
         let url = format!("http://localhost:{}/", server.port);
-        let http = Http::open(&settings(url), PATIENCE, 8).unwrap();
+        let http = open(&settings(url), PATIENCE, 8).unwrap();
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| assert_eq!(http.send(&message(), soon()), accepted(None)));
@@ -652,7 +844,7 @@ mod a_request {
             peer.read();
             peer.say(&answer("200 OK", "{}"));
         });
-        let http = Http::open(&settings(server.url()), PATIENCE, 1).unwrap();
+        let http = open(&settings(server.url()), PATIENCE, 1).unwrap();
         for n in 1..=3 {
             assert_eq!(http.send(&message(), soon()), accepted(None));
             server.wait_until_ended(n);
@@ -682,7 +874,7 @@ mod settings_that_cannot_be {
 
     #[track_caller]
     fn refusal(settings: &Settings) -> String {
-        let error = Http::open(settings, PATIENCE, 1).err().expect("it must be refused");
+        let error = open(settings, PATIENCE, 1).err().expect("it must be refused");
         assert_eq!(Trouble::kind_of(&error), Some(crate::trouble::Kind::Usage));
         format!("{error:#}")
     }
@@ -694,11 +886,11 @@ mod settings_that_cannot_be {
     #[test]
     fn good_ones_can() {
         for url in ["http://h", "https://[::1]/", "http://[::1]:80/", "http://u:p@h:1/a?b", "http://u:p@h/"] {
-            assert!(Http::open(&settings(url.into()), PATIENCE, 1).is_ok(), "{url}");
+            assert!(open(&settings(url.into()), PATIENCE, 1).is_ok(), "{url}");
         }
         let read: Settings = toml::from_str("url = 'https://h/'").unwrap();
         assert_eq!(read.method, "POST");
-        assert!(Http::open(&read, PATIENCE, 1).is_ok());
+        assert!(open(&read, PATIENCE, 1).is_ok());
     }
 
     #[test]
@@ -766,6 +958,52 @@ mod settings_that_cannot_be {
     }
 
     #[test]
+    fn name_the_rule_among_the_answers() {
+        let answers = vec![toml::Table::new()];
+        assert!(refusal(&Settings { answers, ..good() }).starts_with("answers: rule 1: "));
+    }
+
+    #[test]
+    fn name_the_header_of_the_key() {
+        for name in ["", "X Y", "Content-Length", "content-type", "Host"] {
+            let said = refusal(&Settings { idempotency_header: Some(name.into()), ..good() });
+            assert!(said.starts_with("idempotency_header") && said.contains(name), "{said}");
+        }
+        // The same for every message, it would make the provider drop all but the first.
+        let with = |header: &str, idempotency_header: Option<&str>| Settings {
+            headers: [(header.to_owned(), "pa55word".to_owned())].into(),
+            idempotency_header: idempotency_header.map(str::to_owned),
+            ..good()
+        };
+        for (header, name) in [("idempotency-key", None), ("X-Id", Some("x-id"))] {
+            let said = refusal(&with(header, name));
+            assert!(said.starts_with(&format!("headers: {header} would be the same")), "{said}");
+        }
+        assert!(with("Idempotency-Key", Some("X-Id")).check().is_ok());
+    }
+
+    #[test]
+    fn name_what_signs() {
+        let signed = Settings {
+            sign: Some("standard-webhooks".into()),
+            sign_key: Some(SignKey::One("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into())),
+            ..good()
+        };
+        assert!(signed.check().is_ok());
+        let said = refusal(&Settings { sign_key: None, ..signed.clone() });
+        assert!(said.starts_with("sign needs sign_key"), "{said}");
+        for name in ["Webhook-Id", "webhook-timestamp", "Webhook-Signature"] {
+            let headers: BTreeMap<_, _> = [(name.to_owned(), "pa55word".to_owned())].into();
+            let said = refusal(&Settings { headers: headers.clone(), ..signed.clone() });
+            assert_eq!(said, format!("headers: {name} is written by sign; leave it out"));
+            assert!(Settings { headers, ..good() }.check().is_ok(), "{name} without sign");
+            let idempotency_header = Some(name.to_owned());
+            let said = refusal(&Settings { idempotency_header, ..signed.clone() });
+            assert!(said.starts_with(&format!("idempotency_header: {name} ")), "{said}");
+        }
+    }
+
+    #[test]
     fn name_the_ca_file() {
         let mut file = NamedTempFile::new().unwrap();
         let with = |path: &Path| Settings { ca_file: Some(path.into()), ..good() };
@@ -785,7 +1023,7 @@ fn peak_memory_of_256_senders() {
     let (url, ca_file_of_it) = ("BATCH_SEND_TEST_URL", "BATCH_SEND_TEST_CA");
     if let (Ok(url), Ok(file)) = (std::env::var(url), std::env::var(ca_file_of_it)) {
         let settings = Settings { ca_file: Some(file.into()), ..settings(url) };
-        let http = Http::open(&settings, PATIENCE, 256).unwrap();
+        let http = open(&settings, PATIENCE, 256).unwrap();
         let messages = || (0..20).for_each(|_| assert_eq!(http.send(&message(), soon()), accepted(None)));
         thread::scope(|scope| {
             (0..256).for_each(|_| {

@@ -319,7 +319,7 @@ pub(super) fn the_window_is_checked_at_begin(stage: &Stage) {
     // Still open, but not until the end of a send (10 s and a margin of 2 s).
     stage.age("dedupe_until", None, -8);
     let begun = begin_these(&mut *store, &lease, claimed);
-    assert_eq!((begun.in_flight.len(), begun.fenced), (0, vec![id]));
+    assert_eq!((begun.in_flight.len(), begun.unknown), (0, vec![id]));
     let row = stage.row(id);
     assert_eq!((row.status.as_str(), row.attempts), ("unknown", 1));
     assert!(row.last_error.is_some() && row.settled_at.is_some());
@@ -356,7 +356,7 @@ pub(super) fn a_message_that_differs_is_not_sent_in_doubt(stage: &Stage) {
     let claimed = store.claim(&lease, 1).unwrap().pop().unwrap();
     let edited = Ready { hash: Some([8; 16]), ..ready(claimed, &lease) };
     let begun = store.begin(&lease, vec![edited], Vec::new()).unwrap();
-    assert_eq!((begun.in_flight.len(), begun.fenced), (0, vec![id]));
+    assert_eq!((begun.in_flight.len(), begun.unknown), (0, vec![id]));
     assert_eq!(stage.status(id), "unknown");
 }
 
@@ -370,7 +370,7 @@ pub(super) fn without_a_key_nothing_in_doubt_is_sent(stage: &Stage) {
     let plain = ours(&mut *store, task, &terms());
     let claimed = store.claim(&plain, 1).unwrap();
     let begun = begin_these(&mut *store, &plain, claimed);
-    assert_eq!((begun.in_flight.len(), begun.fenced), (0, vec![id]));
+    assert_eq!((begun.in_flight.len(), begun.unknown), (0, vec![id]));
     assert_eq!(stage.status(id), "unknown");
 }
 

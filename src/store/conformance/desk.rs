@@ -327,6 +327,15 @@ pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {
     assert_eq!(peeked, all[3..5]);
     assert_eq!(store.peek(task, 100).unwrap().len(), 3);
     assert_eq!((stage.status(all[3]), stage.row(all[3]).token), ("pending".into(), None));
+
+    // Of those that are left the first is suppressed, and the last in a channel that is not this task's.
+    for (id, channel) in [(all[3], "*"), (all[5], "another")] {
+        stage.sql(&format!(
+            "INSERT INTO {{p}}suppression (recipient, channel) SELECT recipient, '{channel}' FROM {{p}}task_target WHERE id = {id}"
+        ));
+    }
+    let peeked: Vec<TargetId> = store.peek(task, 2).unwrap().iter().map(|target| target.id).collect();
+    assert_eq!(peeked, all[4..6]);
 }
 
 pub(super) fn counts_add_up(stage: &Stage) {

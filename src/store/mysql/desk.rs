@@ -2,6 +2,7 @@
 //! order of id, some hundreds a transaction, and are audited in the transaction that does them.
 
 use super::connection::COMMIT;
+use super::suppression::suppressed;
 use super::*;
 use crate::trouble::Trouble;
 
@@ -304,10 +305,12 @@ impl Desk for MySql {
     }
 
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
+        let Some(Task { channel, .. }) = self.task(task)? else { return Ok(Vec::new()) };
+        let suppressed = suppressed(&self.tables, &channel);
         let look = |status: &str| {
             format!(
                 "(SELECT {TARGET_COLUMNS} FROM {} FORCE INDEX (k_task_status) \
-                 WHERE task_id = {task} AND status = '{status}' ORDER BY id LIMIT {most})",
+                 WHERE task_id = {task} AND status = '{status}' AND {suppressed} IS NULL ORDER BY id LIMIT {most})",
                 self.tables.target
             )
         };

@@ -9,6 +9,7 @@ pub(super) struct Written {
     settled: Settled,
     /// By token and id: a run may hold a claim that has ended and the one after it, of the same target.
     begun: HashSet<(Uuid, TargetId)>,
+    unknown: HashSet<(Uuid, TargetId)>,
     suppressed: HashSet<(Uuid, TargetId)>,
     /// From before the request that may have begun them.
     since: Moment,
@@ -18,6 +19,7 @@ impl Written {
     pub(super) fn into_begun(mut self, ready: Vec<Ready>, lease: &Lease) -> Begun {
         let mut begun = Begun { settled: self.settled, ..Begun::default() };
         for Ready { claimed: Claimed { target, token, .. }, message, .. } in ready {
+            let suppressed = self.suppressed.remove(&(token, target.id));
             if self.begun.remove(&(token, target.id)) {
                 begun.in_flight.push(InFlight {
                     id: target.id,
@@ -27,8 +29,10 @@ impl Written {
                     until: self.since + lease.terms.send,
                     message,
                 });
-            } else if self.suppressed.remove(&(token, target.id)) {
+            } else if suppressed && !target.in_doubt {
                 begun.suppressed.push(target.id);
+            } else if suppressed || self.unknown.remove(&(token, target.id)) {
+                begun.unknown.push(target.id);
             } else {
                 begun.fenced.push(target.id);
             }
@@ -66,6 +70,7 @@ impl MySql {
             return Ok(Written {
                 settled: Settled::default(),
                 begun: HashSet::new(),
+                unknown: HashSet::new(),
                 suppressed: HashSet::new(),
                 since: Moment::now(),
             });
@@ -81,7 +86,7 @@ impl MySql {
             let replies = connection.run(&text)?;
             let mut changed = replies.iter().skip(1).map(|reply| reply.changed);
             let settled = reconcile(connection, tables, &settling, &mut changed)?;
-            let (mut begun, mut suppressed) = (HashSet::new(), HashSet::new());
+            let (mut begun, mut unknown, mut suppressed) = (HashSet::new(), HashSet::new(), HashSet::new());
             for group in &beginning {
                 let changed = changed.next().unwrap_or(0);
                 if changed == group.len() as u64 {
@@ -91,10 +96,11 @@ impl MySql {
                     let token = group[0].claimed.token;
                     let found = read_back(connection, tables, group, &lease.terms, changed)?;
                     begun.extend(found.begun.into_iter().map(|id| (token, id)));
+                    unknown.extend(found.unknown.into_iter().map(|id| (token, id)));
                     suppressed.extend(found.suppressed.into_iter().map(|id| (token, id)));
                 }
             }
-            Ok(Written { settled, begun, suppressed, since })
+            Ok(Written { settled, begun, unknown, suppressed, since })
         })
     }
 
@@ -153,6 +159,7 @@ fn begin_statement(tables: &Tables, group: &[&Ready], terms: &Terms) -> String {
 /// What became of a group of which fewer were begun than asked.
 struct ReadBack {
     begun: Vec<TargetId>,
+    unknown: Vec<TargetId>,
     suppressed: Vec<TargetId>,
 }
 
@@ -178,7 +185,7 @@ fn read_back(
     ))?)
     .rows;
     let mut sending: Vec<(TargetId, Option<i64>)> = Vec::new();
-    let mut left_alone = Vec::new();
+    let (mut unknown, mut left_alone) = (Vec::new(), Vec::new());
     // What each of the others becomes, and why.
     let (mut ends, mut reasons) = (Vec::new(), Vec::new());
     let mut end = |id, in_doubt, why| {
@@ -196,9 +203,11 @@ fn read_back(
                 end(id, in_doubt, SUPPRESSED);
             }
             "processing" if in_doubt && live && in_time => {
+                unknown.push(id);
                 end(id, true, "an earlier attempt may have arrived, and the message has changed since");
             }
             "processing" if in_doubt && live => {
+                unknown.push(id);
                 end(
                     id,
                     true,
@@ -207,6 +216,7 @@ fn read_back(
             }
             // By a try whose answer was lost.
             "failed" | "unknown" if error.as_deref() == Some(SUPPRESSED) => left_alone.push(id),
+            "unknown" if changed.is_none() => unknown.push(id),
             _ => {}
         }
     }
@@ -227,7 +237,8 @@ fn read_back(
             sending.clear();
         }
     }
-    Ok(ReadBack { begun: sending.into_iter().map(|(id, _)| id).collect(), suppressed: left_alone })
+    let begun = sending.into_iter().map(|(id, _)| id).collect();
+    Ok(ReadBack { begun, unknown, suppressed: left_alone })
 }
 
 /// Answers that one statement can write: of one token and kind, by id.

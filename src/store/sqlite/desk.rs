@@ -186,7 +186,21 @@ impl Desk for Sqlite {
                 in_order_of_id(tx, &["pending", "processing", "retry"]),
                 p = tx.p
             );
-            tx.all(&sql, params![task.cast_signed(), 0, i64::try_from(most).unwrap_or(i64::MAX)], read_target)
+            let channel = format!("SELECT channel FROM {p}task WHERE id = ?1", p = tx.p);
+            let channel = tx.one(&channel, [task.cast_signed()], |row| row.get::<_, String>(0))?;
+            let (mut found, mut last) = (Vec::new(), 0);
+            while found.len() < most {
+                let page = tx.all(&sql, params![task.cast_signed(), last, PAGE], read_target)?;
+                let Some(target) = page.last() else { break };
+                last = target.id.cast_signed();
+                for target in page {
+                    if !suppression::stands(tx, &target.recipient, channel.as_deref())? {
+                        found.push(target);
+                    }
+                }
+            }
+            found.truncate(most);
+            Ok(found)
         })
     }
 

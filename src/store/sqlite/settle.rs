@@ -10,6 +10,8 @@ pub(super) enum Start {
     /// The attempt, counted.
     Begun(u16),
     Suppressed,
+    /// An earlier attempt may have arrived, and the provider would not recognise another.
+    Unknown,
     Fenced,
 }
 
@@ -50,7 +52,7 @@ pub(super) fn begin(tx: &Tx<'_>, terms: &Terms, ready: &Ready) -> Result<Start> 
     if ended > 0 {
         return Ok(Start::Suppressed);
     }
-    tx.change(
+    let ended = tx.change(
         &format!(
             "UPDATE {p}task_target SET status = 'unknown', claim_until = NULL, settled_at = ?3, \
              last_error = 'an earlier attempt may have arrived, and the provider would not recognise another' \
@@ -58,7 +60,7 @@ pub(super) fn begin(tx: &Tx<'_>, terms: &Terms, ready: &Ready) -> Result<Start> 
         ),
         params![id, token, tx.now],
     )?;
-    Ok(Start::Fenced)
+    Ok(if ended > 0 { Start::Unknown } else { Start::Fenced })
 }
 
 pub(super) fn settle(tx: &Tx<'_>, answers: &[Answer]) -> Result<Settled> {

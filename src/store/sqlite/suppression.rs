@@ -21,6 +21,15 @@ pub(super) fn suppressed(p: &str) -> String {
     )
 }
 
+/// Whether this recipient is suppressed for this channel or for every one.
+pub(super) fn stands(tx: &Tx<'_>, recipient: &str, channel: Option<&str>) -> Result<bool> {
+    let sql = format!(
+        "SELECT 1 FROM {p}suppression WHERE folded IN (?1, lower(trim(?2))) AND channel IN ('{EVERY_CHANNEL}', ?3)",
+        p = tx.p
+    );
+    tx.exists(&sql, params![fold(recipient), recipient, channel])
+}
+
 pub(super) fn add(tx: &Tx<'_>, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
     let p = tx.p;
     let sql = format!(

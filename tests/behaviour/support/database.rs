@@ -41,6 +41,8 @@ pub struct Row {
     pub recipient: String,
     pub status: String,
     pub attempts: u32,
+    /// An earlier attempt may have arrived.
+    pub in_doubt: bool,
     pub error: String,
     pub receipt: String,
 }
@@ -220,7 +222,7 @@ impl Database {
 
     pub fn targets(&self, task: u64) -> Vec<Row> {
         let sql = format!(
-            "SELECT id, recipient, status, attempts, last_error, receipt FROM batch_task_target WHERE task_id = {task} ORDER BY id"
+            "SELECT id, recipient, status, attempts, last_error, receipt, dedupe_until IS NOT NULL FROM batch_task_target WHERE task_id = {task} ORDER BY id"
         );
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         self.rows(&sql)
@@ -232,6 +234,7 @@ impl Database {
                 attempts: text(&row[3]).parse().unwrap(),
                 error: text(&row[4]),
                 receipt: text(&row[5]),
+                in_doubt: text(&row[6]) == "1",
             })
             .collect()
     }

@@ -21,8 +21,11 @@ pub enum Cue {
     AcceptThenAnswer(u16),
     /// The answer breaks off in the middle of its body.
     AcceptThenHalf,
+    /// With this text for its body.
+    AcceptThenSay(u16, &'static str),
     /// Not accepted.
     Answer(u16),
+    Say(u16, &'static str),
     AnswerWhenTold(u16),
     /// Not accepted; come again after so many seconds.
     Busy(u16, u64),
@@ -38,6 +41,16 @@ pub struct Request {
     /// When it had been read.
     pub at: Instant,
     pub body: serde_json::Value,
+    /// The body as it came.
+    pub text: String,
+    /// By their names in lower case.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    pub fn key(&self) -> Option<&str> {
+        self.headers.get("idempotency-key").map(String::as_str)
+    }
 }
 
 #[derive(Default)]
@@ -48,6 +61,8 @@ struct State {
     /// Requests that wait to be told.
     waiting: usize,
     told: bool,
+    /// The number of what it accepted under each key, of an endpoint that remembers them.
+    keys: Option<BTreeMap<String, usize>>,
 }
 
 struct Shared {
@@ -90,6 +105,18 @@ impl Endpoint {
 
     pub fn accepting() -> Self {
         Self::new(|_| Cue::Accept)
+    }
+
+    /// Accepts what has a key it knows only once, as a provider that deduplicates does.
+    pub fn remembering(script: impl Fn(&Request) -> Cue + Send + Sync + 'static) -> Self {
+        let endpoint = Self::new(script);
+        endpoint.forget();
+        endpoint
+    }
+
+    /// Its memory of keys is over: what bears one of them is new again.
+    pub fn forget(&self) {
+        self.shared.state().keys = Some(BTreeMap::new());
     }
 
     /// A `[channel.NAME]` that sends here, with further keys.
@@ -161,8 +188,16 @@ impl Shared {
 
     fn accept(&self, request: &Request) -> usize {
         let mut state = self.state();
+        let number = state.accepted.len() + 1;
+        if let Some(keys) = &mut state.keys {
+            let key = request.key().expect("the request bears a key").to_owned();
+            let known = *keys.entry(key).or_insert(number);
+            if known != number {
+                return known;
+            }
+        }
         state.accepted.push(request.clone());
-        state.accepted.len()
+        number
     }
 
     fn wait_to_be_told(&self) {
@@ -178,7 +213,7 @@ impl Shared {
 fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
-        let mut length = 0;
+        let mut headers = BTreeMap::new();
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             return Ok(());
@@ -191,15 +226,15 @@ fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
             if line.trim_end().is_empty() {
                 break;
             }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().unwrap();
+            if let Some((name, value)) = line.split_once(':') {
+                headers.insert(name.to_lowercase(), value.trim().to_owned());
             }
         }
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let body: serde_json::Value = serde_json::from_slice(&body).expect("the body is JSON");
+        let text = String::from_utf8(body).expect("the body is UTF-8");
+        let body: serde_json::Value = serde_json::from_str(&text).expect("the body is JSON");
         let recipient = body["to"].as_str().expect("the body names its recipient").to_owned();
         let nth = {
             let mut state = shared.state();
@@ -207,7 +242,7 @@ fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
             *nth += 1;
             *nth
         };
-        let request = Request { recipient, nth, at: Instant::now(), body };
+        let request = Request { recipient, nth, at: Instant::now(), body, text, headers };
         shared.state().all.push(request.clone());
         if !answer(shared, &stream, &request)? {
             return Ok(());
@@ -243,6 +278,11 @@ fn answer(shared: &Shared, stream: &TcpStream, request: &Request) -> io::Result<
             (&mut &*stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\": ")?;
             return Ok(false);
         }
+        Cue::AcceptThenSay(status, body) => {
+            accept();
+            respond(stream, status, "", body)?;
+        }
+        Cue::Say(status, body) => respond(stream, status, "", body)?,
         Cue::Answer(status) => respond(stream, status, "", r#"{"error": "no"}"#)?,
         Cue::AnswerWhenTold(status) => {
             shared.wait_to_be_told();
