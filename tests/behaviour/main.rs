@@ -26,6 +26,7 @@ mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod runbook;
 mod signed;
 mod stopped;
 mod stopping;
