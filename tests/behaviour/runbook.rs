@@ -76,8 +76,7 @@ fn steps(heading: &str) -> Vec<Step> {
 
 impl<'a> Section<'a> {
     fn of(it: &'a Sandbox, heading: &str) -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { it, host: None, steps: steps(heading).into_iter(), names: vec![(host, "app-1")] }
+        Self { it, host: None, steps: steps(heading).into_iter(), names: Vec::new() }
     }
 
     /// Types the next command, which begins so, and sees what the page shows.
