@@ -1,6 +1,7 @@
 //! docs/applications.md, to the letter: its programs by their real interpreters and drivers, as the user that it makes, in
 //! sessions that are neither in UTC nor strict; and its rights, each of them enough, and none of them idle.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -69,6 +70,16 @@ fn sql_of(it: &Sandbox, info: &str) -> Vec<String> {
             .replace("batch_migrate@", &format!("{name}_migrate@"))
     };
     statements(&block(&document(PAGE), info)).into_iter().map(ours).collect()
+}
+
+/// The rights that the block grants, each on its table, one after another.
+fn rights(it: &Sandbox, info: &str) -> Vec<(String, String)> {
+    let grants = sql_of(it, info).into_iter().filter_map(|statement| {
+        let (rights, rest) = statement.strip_prefix("GRANT ")?.split_once(" ON ")?;
+        let table = rest.split(' ').next()?.split_once('.')?.1.to_owned();
+        Some(rights.split(", ").map(|right| (right.to_owned(), table.clone())).collect::<Vec<_>>())
+    });
+    grants.flatten().collect()
 }
 
 /// Users of the server with the rights that the page gives them; gone with the story.
@@ -654,6 +665,11 @@ fn a_right_that_is_missing_is_named(it: Sandbox) {
         ("SELECT", "installation", "run"),
         ("SELECT", "migration", "run"),
     ];
+    let named: BTreeSet<_> =
+        cases.iter().map(|(right, table, _)| (*right, format!("batch_{table}"))).collect();
+    let granted = rights(&it, "sql grants of batch-send");
+    let granted: BTreeSet<_> = granted.iter().map(|(right, table)| (right.as_str(), table.clone())).collect();
+    assert_eq!(named, granted, "each right is needed by something");
     for (right, table, args) in cases {
         let of = format!("{right} ON {name}.batch_{table}");
         // The stray is written down once.
@@ -682,7 +698,7 @@ fn who_makes_the_tables_needs_no_more_than_its_rights(_: Sandbox) {
     users.grant("sql grants to migrate");
     it.configure_as(&users.url("migrate", "secret of migrate"), "", "");
     let name = it.database.name();
-    for right in ["SELECT", "INSERT", "UPDATE", "CREATE", "ALTER"] {
+    for (right, _) in rights(&it, "sql grants to migrate") {
         it.database.execute(&format!("REVOKE {right} ON {name}.* FROM {name}_migrate@'127.0.0.1'"));
         let call = it.call("migrate").done().exits(2);
         assert!(
