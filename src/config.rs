@@ -5,8 +5,8 @@
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
-//! `${NAME}` in `url`, `headers`, `sign_key`, `command`, `path` and in the file's `database_url` (percent-encoded there) is the
-//! environment variable NAME. `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
+//! `${NAME}` in the keys of `EXPANDED` and in the file's `database_url` (percent-encoded there) is the environment variable NAME.
+//! `$${` stands for `${` itself; a `$` before anything else is just that. A `--database-url`
 //! and `$BATCH_SEND_DATABASE_URL` are taken as they are. A channel whose variable is not set is wrong only once it is to send
 //! ([`Channel::sender`]): a person who looks at `status` need not have cron's secrets. All else about a channel is wrong at
 //! once, for every command.
@@ -28,12 +28,12 @@ use clap::ValueEnum;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
-use self::environment::{Environment, environment, expand, percent_encoded, text_of};
+use self::environment::{Environment, environment, expand, text_of};
 use self::section::{Section, out_of};
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::pace::Pace;
-use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http};
+use crate::sender::{Discreet, Exchange, Kind, Sender, exec, file, http, percent_encoded, smtp, wechat};
 use crate::settlement::Policy;
 use crate::store::ClaimForm;
 use crate::task::Task;
@@ -56,12 +56,11 @@ const BUDGET: RangeInclusive<Duration> = SECOND..=DAY;
 /// Sends in flight at once, of all lanes of a run: more sockets and threads than that are a mistake.
 const IN_FLIGHT_MOST: usize = 1024;
 
-/// Kinds that have their name already.
-const LATER_KINDS: [&str; 2] = ["smtp", "wechat"];
-const KINDS: [&str; 3] = ["exec", "file", "http"];
+const KINDS: [&str; 5] = ["exec", "file", "http", "smtp", "wechat"];
 
 /// Keys of channels in which `${NAME}` is the environment's.
-const EXPANDED: [&str; 5] = ["command", "headers", "path", "sign_key", "url"];
+const EXPANDED: [&str; 10] =
+    ["appid", "command", "headers", "host", "password", "path", "secret", "sign_key", "url", "user"];
 
 pub struct Config {
     pub database_url: String,
@@ -336,12 +335,21 @@ impl Channel {
                 section.checked(settings.check(), &unset)?;
                 (Kind::File(settings), unset)
             }
-            later if LATER_KINDS.contains(&later) => {
-                return Err(section.refuse(format!(
-                    "{} = \"{later}\" comes later: this version has {}",
-                    section.key("kind"),
-                    KINDS.join(", ")
-                )));
+            "smtp" => {
+                let (settings, unset) = section.own::<smtp::Settings>(env)?;
+                section.checked(settings.check(), &unset)?;
+                if body.is_some() {
+                    return Err(section.refuse(format!(
+                        "{} is not for a mail: its templates are `subject`, `text`, `html` and the like; take it out",
+                        section.key("body")
+                    )));
+                }
+                (Kind::Smtp(settings), unset)
+            }
+            "wechat" => {
+                let (settings, unset) = section.own::<wechat::Settings>(env)?;
+                section.checked(settings.check(body.as_deref()), &unset)?;
+                (Kind::Wechat(settings), unset)
             }
             other => {
                 return Err(section.refuse(format!(
@@ -353,10 +361,18 @@ impl Channel {
         };
         policy.idempotent_for = section.idempotent_for(&policy, &kind, timeout)?;
         let with_attempt = policy.idempotent_for.is_none();
-        let template = body
-            .map(|body| Template::json(&body, with_attempt))
-            .transpose()
-            .map_err(|error| section.refuse(format!("{} cannot be read: {error:#}", section.key("body"))))?;
+        let template = match &kind {
+            Kind::Smtp(settings) => {
+                let texts = settings.texts();
+                let texts: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+                let template = Template::texts(&texts, with_attempt)
+                    .map_err(|error| section.refuse(format!("[{}]: {error:#}", section.name)))?;
+                Some(template)
+            }
+            _ => body.map(|body| Template::json(&body, with_attempt)).transpose().map_err(|error| {
+                section.refuse(format!("{} cannot be read: {error:#}", section.key("body")))
+            })?,
+        };
         if redirect_to.as_deref().is_some_and(|recipient| recipient.trim().is_empty()) {
             return Err(section.refuse(format!(
                 "{} is empty: name the one recipient of everything, or take it out",

@@ -4,6 +4,8 @@
 pub mod exec;
 pub mod file;
 pub mod http;
+pub mod smtp;
+pub mod wechat;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -32,30 +34,36 @@ pub enum Kind {
     Http(http::Settings),
     Exec(exec::Settings),
     File(file::Settings),
+    Smtp(smtp::Settings),
+    Wechat(wechat::Settings),
 }
 
 impl Kind {
     /// The sender: ready, nothing sent, connected to nothing. Errors are about the settings.
     pub fn open(&self, exchange: &Exchange) -> Result<Box<dyn Sender>> {
-        let timeout = exchange.timeout;
+        let Exchange { timeout, concurrency, .. } = *exchange;
         Ok(match self {
             Self::Http(settings) => Box::new(http::Http::open(settings, exchange)?),
             Self::Exec(settings) => Box::new(exec::Exec::open(settings, timeout)?),
             Self::File(settings) => Box::new(file::File::open(settings, timeout)?),
+            Self::Smtp(settings) => Box::new(smtp::Smtp::open(settings, timeout, concurrency)?),
+            Self::Wechat(settings) => Box::new(wechat::Wechat::open(settings, exchange)?),
         })
     }
 
     /// How long one send may take in all, of a channel with this `timeout`.
     pub fn longest(&self, timeout: Duration) -> Duration {
         match self {
-            Self::Http(_) | Self::Exec(_) | Self::File(_) => timeout,
+            Self::Http(_) | Self::Exec(_) | Self::File(_) | Self::Wechat(_) => timeout,
+            Self::Smtp(settings) => settings.longest(timeout),
         }
     }
 
     pub fn memory(&self) -> Memory {
         match self {
             Self::Http(_) | Self::Exec(_) => Memory::Said,
-            Self::File(_) => Memory::None,
+            Self::File(_) | Self::Smtp(_) => Memory::None,
+            Self::Wechat(settings) => settings.memory(),
         }
     }
 }
@@ -88,9 +96,10 @@ pub struct Secrets(Vec<String>);
 impl Secrets {
     /// Words of less than four characters are no secrets, and would be found everywhere.
     pub fn new<'a>(words: impl Iterator<Item = &'a str>) -> Self {
-        let mut secrets: Vec<String> = words.filter(|word| word.len() > 3).map(str::to_owned).collect();
+        let mut secrets: Vec<String> = words.filter(|word| word.len() > 3).flat_map(forms).collect();
         // The whole before its parts.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        secrets.dedup();
         Self(secrets)
     }
 
@@ -101,6 +110,30 @@ impl Secrets {
             }
         }
     }
+}
+
+/// A word as it may come back: as it is, as a part of a URL, in a string of JSON.
+fn forms(word: &str) -> [String; 5] {
+    let json = serde_json::Value::from(word).to_string();
+    let json = &json[1..json.len() - 1];
+    let small = encoded(word, |byte| format!("%{byte:02x}"));
+    [word.to_owned(), percent_encoded(word), small, json.to_owned(), json.replace('/', "\\/")]
+}
+
+/// All but RFC 3986's unreserved characters, so that a value cannot end the part of a URL that it stands in.
+pub fn percent_encoded(value: &str) -> String {
+    encoded(value, |byte| format!("%{byte:02X}"))
+}
+
+fn encoded(value: &str, encode: fn(u8) -> String) -> String {
+    value.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&encode(byte));
+        }
+        encoded
+    })
 }
 
 /// A sender whose answers are fit to be shown: short, and without certain words, which came from the environment into its settings
@@ -212,7 +245,7 @@ mod tests {
             target: TargetPart { id: 1, recipient: "r".into(), params: json() },
             body: None,
         };
-        let secrets = ["s3cret".to_owned(), "s3cret-and-more".to_owned(), "abc".to_owned(), String::new()];
+        let secrets = ["s3cret", "s3cret-and-more", "abc", "", "p/w \"é\""].map(str::to_owned);
         let said = |text: &str| {
             let reason = || text.to_owned();
             [
@@ -223,8 +256,10 @@ mod tests {
                 Outcome::Unavailable { reason: reason() },
             ]
         };
-        let shown = said("bad key [hidden] in /v1/[hidden]?abc");
-        for (outcome, shown) in said("bad key s3cret in /v1/s3cret-and-more?abc").into_iter().zip(shown) {
+        let shown = said("bad key [hidden] in /v1/[hidden]?abc [hidden] [hidden] [hidden] [hidden] [hidden]");
+        let forms = r#"p/w "é" p%2Fw%20%22%C3%A9%22 p%2fw%20%22%c3%a9%22 p/w \"é\" p\/w \"é\""#;
+        let answer = format!("bad key s3cret in /v1/s3cret-and-more?abc {forms}");
+        for (outcome, shown) in said(&answer).into_iter().zip(shown) {
             let discreet = Discreet::new(Box::new(Parrot(outcome)), &secrets);
             assert_eq!(discreet.send(&message, Moment::now()), shown);
         }

@@ -1,12 +1,12 @@
 //! Prints the product's figures beside what they are compared with. It judges nothing and is no test: a figure says something
 //! about the machine it was taken on, at a quiet time.
 //!
-//!     cargo bench --bench figures -- URL [file] [http] [memory] [import] [idle] [claim] [rate] [--rows N]
+//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [idle] [claim] [rate] [--rows N]
 //!
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
-//! the end. Without a section, all are taken. `--rows` is how many targets a section uses in place of its own number. `idle`
-//! reads counters of the whole server, and `claim` its slow log (which takes an administrator): nobody else may use it then.
-//! Interrupted, it leaves the tables (`figures_*`), and the slow log switched on.
+//! the end. Without a section, all are taken; `smtp` needs postfix's test programs. `--rows` is how many targets a section
+//! uses in place of its own number. `idle` reads counters of the whole server, and `claim` its slow log (which takes an
+//! administrator): nobody else may use it then. Interrupted, it leaves the tables (`figures_*`), and the slow log switched on.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what it is for")]
 #![allow(clippy::disallowed_methods, reason = "the seams in clippy.toml are the product's")]
@@ -22,6 +22,7 @@ mod memory;
 mod rate;
 mod report;
 mod site;
+mod smtp;
 
 use std::process::ExitCode;
 
@@ -30,9 +31,10 @@ use anyhow::{Context, Result, bail};
 /// Takes its figures, with so many targets in place of its own number.
 type Section = fn(url: &str, rows: Option<u64>) -> Result<()>;
 
-const SECTIONS: [(&str, Section); 7] = [
+const SECTIONS: [(&str, Section); 8] = [
     ("file", file::measure),
     ("http", http::measure),
+    ("smtp", smtp::measure),
     ("memory", memory::measure),
     ("import", import::measure),
     ("idle", idle::measure),

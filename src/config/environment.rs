@@ -64,15 +64,3 @@ pub(super) fn expand(
     whole.push_str(rest);
     Ok((whole, unset))
 }
-
-/// All but RFC 3986's unreserved characters, so that a password cannot end the part of the URL that it stands in.
-pub(super) fn percent_encoded(value: &str) -> String {
-    value.bytes().fold(String::new(), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-        encoded
-    })
-}

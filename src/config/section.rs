@@ -317,6 +317,7 @@ fn expand_all(value: &mut Value, env: Environment) -> Result<Option<String>, Str
 fn hide(value: &Value, sentence: &mut String) {
     match value {
         Value::String(text) => *sentence = sentence.replace(&format!("string {text:?}"), "a string"),
+        Value::Integer(number) => *sentence = sentence.replace(&format!("integer `{number}`"), "an integer"),
         Value::Array(values) => values.iter().for_each(|value| hide(value, sentence)),
         Value::Table(table) => table.values().for_each(|value| hide(value, sentence)),
         _ => {}

@@ -61,7 +61,10 @@ fn refused(text: &str) -> String {
     Set::new(&format!("{DATABASE}{text}")).refused()
 }
 
+const WECHAT: &str = "[channel.wx]\nkind = \"wechat\"\nappid = \"wx1\"\nsecret = \"s3cret\"\n";
 const HTTP: &str = "[channel.welcome]\nkind = \"http\"\nurl = \"https://h/\"\nbody = \"1\"\n";
+const SMTP: &str =
+    "[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\nsubject = \"s\"\ntext = \"t\"\n";
 
 #[test]
 fn the_example_says_what_holds_without_it() {
@@ -69,7 +72,8 @@ fn the_example_says_what_holds_without_it() {
     let bare = loaded(&format!(
         "{DATABASE}[channel.welcome]\nkind = \"http\"\nurl = \"https://h/\"\nbody = \"1\"\n\
          [channel.local]\nkind = \"exec\"\ncommand = [\"/usr/local/bin/send\"]\n\
-         [channel.spool]\nkind = \"file\"\npath = \"/var/spool/batch-send.jsonl\"\n"
+         [channel.spool]\nkind = \"file\"\npath = \"/var/spool/batch-send.jsonl\"\n\
+         [channel.mail]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\nsubject = \"s\"\ntext = \"t\"\n"
     ));
     assert_eq!(example.run, bare.run);
     assert_eq!(example.table_prefix, bare.table_prefix);
@@ -84,10 +88,13 @@ fn the_example_says_what_holds_without_it() {
             (Kind::Http(one), Kind::Http(other)) => assert_eq!(one.method, other.method),
             (Kind::Exec(one), Kind::Exec(other)) => assert_eq!(one, other),
             (Kind::File(one), Kind::File(other)) => assert_eq!(one, other),
+            (Kind::Smtp(one), Kind::Smtp(other)) => {
+                assert_eq!((one.tls, one.answer_timeout), (other.tls, other.answer_timeout));
+            }
             _ => panic!("{}: another kind", one.name),
         }
     }
-    assert_eq!(example.channels.len(), 3);
+    assert_eq!(example.channels.len(), 4);
 }
 
 #[test]
@@ -98,7 +105,13 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
         .flat_map(|line| [line, "\n"])
         .collect();
     let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-    let config = Set::new(&all).with("API_TOKEN", "t").with("WEBHOOK_KEY", key).load().unwrap();
+    let config = Set::new(&all)
+        .with("API_TOKEN", "t")
+        .with("WEBHOOK_KEY", key)
+        .with("WX_SECRET", "s")
+        .with("SMTP_PASSWORD", "p")
+        .load()
+        .unwrap();
     assert_eq!(config.lock_dir, Path::new("/run/batch-send"));
     for channel in config.channels.values().filter(|channel| channel.template.is_some()) {
         // But for the file of the CA, which is nowhere.
@@ -113,6 +126,7 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
     let mut own = keys(&channel["welcome"]);
     own.extend(keys(&channel["local"]));
     own.extend(keys(&channel["spool"]));
+    own.extend(keys(&channel["wechat"]));
     let common = refused("[channel.c]\nkind = \"file\"\nxxxxx = 1\n");
     let listed = |text: &str| {
         let (_, list) = text.split_once("known here: ").unwrap();
@@ -120,7 +134,10 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
     };
     let known = [listed(&common), listed(&refused("[channel.c]\nkind = \"exec\"\nxxxxx = 1\n"))].concat();
     let http = listed(&refused("[channel.c]\nkind = \"http\"\nbody = \"\"\nxxxxx = 1\n"));
-    for key in known.iter().chain(&http) {
+    let smtp = listed(&refused("[channel.c]\nkind = \"smtp\"\nxxxxx = 1\n"));
+    own.extend(keys(&channel["mail"]));
+    let wechat = listed(&refused("[channel.c]\nkind = \"wechat\"\nxxxxx = 1\n"));
+    for key in known.iter().chain(&http).chain(&smtp).chain(&wechat) {
         assert!(own.contains(key), "`{key}` is not in the example");
     }
     for key in listed(&refused("[run]\nxxxxx = 1\n")) {
@@ -172,7 +189,9 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
     let channel = |line: &str| format!("{HTTP}{line}\n");
     let run = |line: &str| format!("[run]\n{line}\n");
     let exec = |line: &str| format!("[channel.x]\nkind = \"exec\"\n{line}\n");
+    let smtp = |line: &str| format!("{SMTP}{line}\n");
     let file = |line: &str| format!("[channel.x]\nkind = \"file\"\n{line}\n");
+    let wechat = |line: &str| format!("{WECHAT}body = \"{{}}\"\nmessage = \"template\"\n{line}\n");
     let table = [
         (channel("timeout = \"11m\""), "`timeout` in [channel.welcome] must be 1ms to 10m, not 11m"),
         (channel("timeout = \"0s\""), "`timeout` in [channel.welcome] must be 1ms to 10m, not 0ms"),
@@ -249,12 +268,25 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
         ("[channel.c]\nkind = \"http\"\nbody = \"1\"\n".into(), "[channel.c]: missing field `url`"),
         (
             "[channel.c]\nurl = \"https://h/\"\n".into(),
-            "`kind` in [channel.c] is missing: one of exec, file, http",
+            "`kind` in [channel.c] is missing: one of exec, file, http, smtp, wechat",
         ),
         (
-            "[channel.c]\nkind = \"smtp\"\n".into(),
-            "`kind` in [channel.c] = \"smtp\" comes later: this version has exec, file, http",
+            smtp("body = \"1\""),
+            "`body` in [channel.m] is not for a mail: its templates are `subject`, `text`, `html` and the like; take it out",
         ),
+        (
+            smtp("idempotent_for = \"24h\""),
+            "`idempotent_for` in [channel.m]: nothing behind this channel drops a message whose key it has seen; take it out",
+        ),
+        (smtp("tls = \"ssl\""), "`tls` in [channel.m]: unknown variant `ssl`, expected one of `none`, `starttls`, `implicit`"),
+        (smtp("answer_timeout = \"11m\""), "[channel.m]: `answer_timeout` must be 1ms to 10m"),
+        (smtp("password = \"secret\""), "[channel.m]: `user` and `password` go together: give both, or neither"),
+        (
+            smtp("html = \"{{ name }}\""),
+            "[channel.m]: unknown variable `name` in the html: it may use task.id, task.name, task.payload, target.id, target.recipient, target.params, key, attempt",
+        ),
+        (smtp("headers = { To = \"x\" }"), "[channel.m]: headers: To is not yours to set; leave it out"),
+        ("[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\n".into(), "[channel.m]: missing field `subject`"),
         (
             "[channel.\"a b\"]\nkind = \"file\"\n".into(),
             "`a b` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`",
@@ -284,6 +316,40 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
             file("path = \"spool\""),
             "[channel.x]: `path` must be absolute, not `spool`: cron's working directory is not yours",
         ),
+        (
+            WECHAT.into(),
+            "[channel.wx]: missing field `message`",
+        ),
+        (
+            format!("{WECHAT}message = \"mass\"\n"),
+            "`message` in [channel.wx]: unknown variant `mass`, expected `template` or `subscribe`",
+        ),
+        (
+            format!("{WECHAT}message = \"template\"\n"),
+            "[channel.wx]: `body` is missing: it is the message, as in '{\"template_id\": \"...\", \"data\": {\"thing1\": {\"value\": {{ target.params.name }}}}}'",
+        ),
+        (
+            format!("{WECHAT}message = \"template\"\nbody = '{{\"touser\": 1}}'\n"),
+            "[channel.wx]: `body` has \"touser\": that is put into each message by itself, take it out",
+        ),
+        (
+            format!("{WECHAT}message = \"template\"\nbody = '{{{{ attempt }}}}'\n"),
+            "`body` in [channel.wx] cannot be read: `attempt` would make a message differ each time, and with `idempotent_for` each must be the same",
+        ),
+        (
+            format!("{WECHAT}message = \"subscribe\"\nbody = \"{{}}\"\nidempotent_for = \"5m\"\n"),
+            "`idempotent_for` in [channel.wx]: nothing behind this channel drops a message whose key it has seen; take it out",
+        ),
+        (
+            wechat("api = \"http://api.weixin.qq.com\""),
+            "[channel.wx]: `api` must begin with https://: the secret and the messages go there",
+        ),
+        (
+            wechat("idempotent_for = \"40s\""),
+            "`idempotent_for` in [channel.wx] (40s) must be longer than one exchange and the first wait of `backoff` together (40s): a message \
+             in doubt could never be sent again in time",
+        ),
+        (wechat("ca_file = \"ca.pem\""), "[channel.wx]: `ca_file` must be an absolute path"),
         (run("budget = \"500ms\""), "`budget` in [run] must be 1s to 1d, not 500ms"),
         (run("lease = \"2s\""), "`lease` in [run] must be 3s to 1d, not 2s"),
         (run("lanes = 65"), "`lanes` in [run] must be 1 to 64, not 65"),
@@ -417,6 +483,36 @@ fn no_refusal_shows_a_secret() {
         assert!(text.contains("in [channel.c]: invalid type"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
+    for secret in ["12345678", "[\"12345678\"]"] {
+        let text = refused(&format!("[channel.c]\nkind = \"wechat\"\nappid = \"wx1\"\nsecret = {secret}\n"));
+        assert!(text.starts_with("F: `secret` in [channel.c]: invalid type: "), "{text}");
+        assert!(!text.contains("12345678"), "{text}");
+    }
+}
+
+#[test]
+fn a_template_message_is_remembered_for_ten_minutes_and_no_longer() {
+    let window = |keys: &str| {
+        let text = format!("{DATABASE}{WECHAT}body = \"{{}}\"\n{keys}\n");
+        loaded(&text).channels["wx"].policy.idempotent_for
+    };
+    assert_eq!(window("message = \"template\""), Some(10 * MINUTE));
+    assert_eq!(window("message = \"template\"\nidempotent_for = \"24h\""), Some(10 * MINUTE));
+    assert_eq!(window("message = \"template\"\nidempotent_for = \"5m\""), Some(5 * MINUTE));
+    assert_eq!(window("message = \"subscribe\""), None);
+}
+
+#[test]
+fn a_password_for_mail_comes_from_the_environment_and_its_answer_counts_among_the_time() {
+    let text = format!("{DATABASE}{SMTP}user = \"app\"\npassword = \"${{PW}}\"\nanswer_timeout = \"1m\"\n");
+    let config = Set::new(&text).with("PW", "s3cret").load().unwrap();
+    let Kind::Smtp(smtp) = &config.channels["m"].kind else { panic!("another kind") };
+    assert_eq!(smtp.password.as_deref(), Some("s3cret"));
+    assert_eq!(config.channels["m"].longest(), 70 * SECOND);
+    assert!(config.channels["m"].sender(1).is_ok());
+
+    let error = Set::new(&text).load().unwrap().channels["m"].sender(1).err().unwrap().to_string();
+    assert!(error.contains("has no `PW`, which `password` asks for"), "{error}");
 }
 
 #[test]
@@ -434,6 +530,16 @@ fn variables_are_the_environments_and_one_that_is_not_set_stops_only_who_sends()
     let Kind::Exec(exec) = &config.channels["run"].kind else { panic!("another kind") };
     assert_eq!(exec.command, ["/opt/send", "--to=/opt"]);
     assert!(config.channels["welcome"].sender(1).is_ok() && config.channels["run"].sender(1).is_ok());
+
+    let text = format!("{DATABASE}{WECHAT}message = \"subscribe\"\nbody = \"{{}}\"\n")
+        .replace("wx1", "${APP}")
+        .replace("s3cret", "${WX}");
+    let account = Set::new(&text).with("APP", "wx2").with("WX", "5ecret").load().unwrap();
+    let Kind::Wechat(wechat) = &account.channels["wx"].kind else { panic!("another kind") };
+    assert_eq!((wechat.appid.as_str(), wechat.secret.as_str()), ("wx2", "5ecret"));
+    assert!(account.channels["wx"].sender(1).is_ok());
+    let error = Set::new(&text).with("APP", "wx2").load().unwrap().channels["wx"].sender(1).err().unwrap();
+    assert!(error.to_string().contains("has no `WX`, which `secret` asks for"), "{error}");
 
     let error = config.channels["spool"].sender(1).err().unwrap();
     assert_eq!(trouble::Trouble::kind_of(&error), Some(trouble::Kind::Usage));

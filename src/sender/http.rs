@@ -6,7 +6,7 @@ pub mod exchange;
 pub mod pointer;
 mod sign;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod transport;
 
 use std::collections::BTreeMap;
@@ -105,7 +105,7 @@ struct Form {
 
 impl Form {
     fn read(settings: &Settings) -> Result<Self> {
-        let url = exchange::url(&settings.url)?;
+        let url = exchange::url("url", &settings.url)?;
         let signer = Signer::read(settings.sign.as_deref(), settings.sign_key.as_ref())?;
         let key_header = key_header(settings.idempotency_header.as_deref(), signer.is_some())?;
         let headers = headers(&settings.headers, &key_header, signer.is_some())?;

@@ -256,12 +256,13 @@ fn http_date(text: &str) -> Option<NaiveDateTime> {
         .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
 }
 
-/// The setting `url`.
-pub fn url(text: &str) -> Result<Uri> {
+/// A setting that is a URL.
+pub fn url(key: &str, text: &str) -> Result<Uri> {
     if text.len() > LONGEST_LINE {
-        return Err(refused(format!("url is longer than {LONGEST_LINE} bytes")));
+        return Err(refused(format!("{key} is longer than {LONGEST_LINE} bytes")));
     }
-    let needs = "url needs http:// or https:// and a host, as in https://api.example.com/v1/messages";
+    let needs =
+        format!("{key} needs http:// or https:// and a host, as in https://api.example.com/v1/messages");
     let url: Uri = text.parse().map_err(|error| refused(format!("{needs}: {error}")))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
         return Err(refused(needs));
@@ -269,7 +270,7 @@ pub fn url(text: &str) -> Result<Uri> {
     // What is no number would silently be the default port. (The colons before a bracket are those of an IPv6 address.)
     let after_host = url.authority().and_then(|all| all.as_str().rsplit(['@', ']']).next());
     if after_host.is_some_and(|text| text.contains(':')) && url.port_u16().is_none_or(|port| port == 0) {
-        return Err(refused("url has a port that is not a number between 1 and 65535"));
+        return Err(refused(format!("{key} has a port that is not a number between 1 and 65535")));
     }
     Ok(url)
 }

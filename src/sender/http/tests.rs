@@ -1,6 +1,6 @@
 //! Every row of the table of outcomes, against servers that misbehave on cue.
 
-mod server;
+pub mod server;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

@@ -605,3 +605,52 @@ fn in_a_large_table_nothing_is_read_or_locked_but_what_is_taken() {
         assert!(stop.is_err());
     });
 }
+
+#[test]
+#[ignore = "needs BATCH_SEND_TEST_MYSQL"]
+fn a_begin_reads_what_it_begins_however_many_are_suppressed() {
+    let place = Place::new();
+    let mut store = place.store();
+    let task = place.task(&mut store, 5_000);
+    let lease = lease(&mut store, task);
+    let act = Act { who: "ann@desk", what: "suppress", why: None };
+    let entry = |recipient: String, channel: Option<&str>| Suppression {
+        recipient,
+        channel: channel.map(str::to_owned),
+        reason: None,
+        since: None,
+    };
+    let reads = |store: &mut MySql, suppressed: usize, most: u64| {
+        let claimed = store.claim(&lease, 100).unwrap();
+        let theirs =
+            claimed.iter().take(suppressed).map(|claimed| entry(claimed.target.recipient.clone(), None));
+        store.suppress(&theirs.collect::<Vec<_>>(), &act).unwrap();
+        let before = status(store, "Handler_read%");
+        let own = status(store, "Handler_read%") - before;
+        let before = status(store, "Handler_read%");
+        let begun = store.begin(&lease, ready(claimed), vec![]).unwrap();
+        let read = (status(store, "Handler_read%") - before).saturating_sub(own);
+        assert_eq!((begun.in_flight.len(), begun.suppressed.len()), (100 - suppressed, suppressed));
+        assert!(read <= most, "{read} rows read, {most} allowed");
+    };
+    // Each by its key, the server's own look at a table that is new to it, and nothing for one that is empty.
+    reads(&mut store, 0, 180);
+
+    // 65,536 strangers: half of them of this channel alone. The statistics know nothing of them, then all.
+    let strangers: Vec<_> =
+        (0..1024).map(|n| entry(format!("r{n}@elsewhere"), (n % 2 == 0).then_some("letters"))).collect();
+    store.suppress(&strangers, &act).unwrap();
+    let table = store.tables.suppression.clone();
+    for round in 0..6 {
+        let text = format!(
+            "INSERT INTO {table} (recipient, channel) SELECT CONCAT(recipient, '-{round}'), channel FROM {table}"
+        );
+        store.write("prepare", &text).unwrap();
+    }
+    for _ in 0..2 {
+        reads(&mut store, 0, 220);
+        // Those that are left are read again, and ended.
+        reads(&mut store, 3, 620);
+        store.read("prepare", &format!("ANALYZE TABLE {table}")).unwrap();
+    }
+}

@@ -35,6 +35,9 @@ pub enum Cue {
 /// A request as the endpoint read it.
 #[derive(Clone, Debug)]
 pub struct Request {
+    /// Where to, with its query.
+    pub path: String,
+    /// Empty where an access token was asked for.
     pub recipient: String,
     /// 1 for the first request for this recipient.
     pub nth: usize,
@@ -49,7 +52,7 @@ pub struct Request {
 
 impl Request {
     pub fn key(&self) -> Option<&str> {
-        self.headers.get("idempotency-key").map(String::as_str)
+        self.headers.get("idempotency-key").map(String::as_str).or(self.body["client_msg_id"].as_str())
     }
 }
 
@@ -124,6 +127,10 @@ impl Endpoint {
         channel(name, self.address, keys)
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Answers those that wait, and from now on at once.
     pub fn tell(&self) {
         self.shared.state().told = true;
@@ -189,9 +196,8 @@ impl Shared {
     fn accept(&self, request: &Request) -> usize {
         let mut state = self.state();
         let number = state.accepted.len() + 1;
-        if let Some(keys) = &mut state.keys {
-            let key = request.key().expect("the request bears a key").to_owned();
-            let known = *keys.entry(key).or_insert(number);
+        if let (Some(keys), Some(key)) = (&mut state.keys, request.key()) {
+            let known = *keys.entry(key.to_owned()).or_insert(number);
             if known != number {
                 return known;
             }
@@ -218,6 +224,7 @@ fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
         if reader.read_line(&mut line)? == 0 {
             return Ok(());
         }
+        let path = line.split(' ').nth(1).expect("a request line").to_owned();
         loop {
             line.clear();
             if reader.read_line(&mut line)? == 0 {
@@ -235,14 +242,18 @@ fn converse(shared: &Shared, stream: TcpStream) -> io::Result<()> {
         reader.read_exact(&mut body)?;
         let text = String::from_utf8(body).expect("the body is UTF-8");
         let body: serde_json::Value = serde_json::from_str(&text).expect("the body is JSON");
-        let recipient = body["to"].as_str().expect("the body names its recipient").to_owned();
+        let named = ["to", "touser"].iter().find_map(|name| body[name].as_str());
+        let recipient = match named {
+            None if path.ends_with("_token") => String::new(),
+            named => named.expect("the body names its recipient").to_owned(),
+        };
         let nth = {
             let mut state = shared.state();
             let nth = state.seen.entry(recipient.clone()).or_insert(0);
             *nth += 1;
             *nth
         };
-        let request = Request { recipient, nth, at: Instant::now(), body, text, headers };
+        let request = Request { path, recipient, nth, at: Instant::now(), body, text, headers };
         shared.state().all.push(request.clone());
         if !answer(shared, &stream, &request)? {
             return Ok(());

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod process;
 pub mod sandbox;
 pub mod server;
+pub mod sink;
 
 pub use checker::{check, finish, unknown_at_most};
 pub use database::{Database, Engine};
@@ -16,6 +17,7 @@ pub use endpoint::{Cue, Endpoint, FullHouse};
 pub use gate::Gate;
 pub use process::{Process, wait_until};
 pub use sandbox::Sandbox;
+pub use sink::Sink;
 
 /// Each story becomes two tests, `sqlite::story` and `mysql::story`; those on MySQL are ignored unless asked
 /// for with `--include-ignored`, since they need a server: `BATCH_SEND_TEST_MYSQL=mysql://root@127.0.0.1:3306/test`.
