@@ -431,6 +431,8 @@ fn a_task_from(program: fn(&Sandbox) -> Box<dyn Program>) {
     for status in ["sent", "failed", "unknown"] {
         assert_eq!(number(&seen["counts"][status]), 1, "{status} in {seen}");
     }
+    let frozen = "SELECT CONCAT_WS(' ', sent_count, failed_count, unknown_count) FROM batch_task WHERE id = ";
+    assert_eq!(it.database.text(&format!("{frozen}{task}")), "1 1 1");
     let unknown = ask("unknown", &[&id]);
     assert_eq!(unknown.as_array().unwrap().len(), 1, "{unknown}");
     assert_eq!(unknown[0]["recipient"], "björn@example.com");
