@@ -1,10 +1,13 @@
 //! The seam to the channels: one trait, one message in, one outcome out. What an outcome leads to is decided in
 //! settlement.rs; that a target may be sent at all is the store's word. A sender knows neither.
 
+pub mod certificates;
 pub mod exec;
 pub mod file;
 pub mod http;
 pub mod smtp;
+#[cfg(test)]
+mod testing;
 pub mod wechat;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

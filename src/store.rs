@@ -41,6 +41,7 @@ use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When, show_time};
 /// Longest texts, in characters, that the columns take. Texts are cut to them before they are written.
 pub const RECIPIENT_MOST: usize = 255;
 pub const NAME_MOST: usize = 191;
+pub const CHANNEL_MOST: usize = 64;
 pub const RECEIPT_MOST: usize = 191;
 pub const REASON_MOST: usize = 500;
 

@@ -1,4 +1,5 @@
-//! How near a run comes to threads that do nothing but post the same messages to the same endpoint, without a database.
+//! How near a run comes to threads that do nothing but post the same messages to the same endpoint, without a database; and what a list
+//! of rules for the answers costs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,22 +19,39 @@ const ROUNDS: usize = 3;
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
     let endpoint = endpoint::start(|| {})?;
-    let channels =
-        endpoint::channel("plain", &endpoint, "") + &endpoint::channel("ahead", &endpoint, "ahead = 128");
+    let channels = endpoint::channel("plain", &endpoint, "")
+        + &endpoint::channel("ahead", &endpoint, "ahead = 128")
+        + &endpoint::channel("rules", &endpoint, &rules());
     let mut site = Site::new(url, &channels)?;
-    let (mut plain, mut ahead) = (Vec::new(), Vec::new());
+    let (mut plain, mut ahead, mut ruled) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let run = run(&mut site, "plain", rows)?;
         let threads = rate(rows, post(&endpoint, rows)?);
         line("http", "threads", per_second("targets", threads));
         let run_ahead = self::run(&mut site, "ahead", rows)?;
+        ruled.push(self::run(&mut site, "rules", rows)? / run);
         plain.push(run / threads);
         ahead.push(run_ahead / threads);
     }
     let server = &site.server;
     figure("http", "run / threads", format!("{:>10.2}", median(&plain)), ">= 0.75", server);
     figure("http", "run, ahead 128 / threads", format!("{:>10.2}", median(&ahead)), ">= 0.88", server);
+    figure(
+        "http",
+        "run, 20 rules / none",
+        format!("{:>10.2}", median(&ruled)),
+        "1, within the noise",
+        server,
+    );
     Ok(())
+}
+
+/// Twenty rules, the last of which fits each answer of the endpoint.
+fn rules() -> String {
+    let rule =
+        |n| format!("{{ status = 200, json = {{ \"/code\" = \"error-{n}\" }}, outcome = \"rejected\" }}, ");
+    let others: String = (1..20).map(rule).collect();
+    format!("answers = [{others}{{ status = 200, json = {{ \"/id\" = \"r1\" }}, outcome = \"accepted\" }}]")
 }
 
 /// Targets per second of one whole run.

@@ -18,14 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Deserializer};
 
 use crate::message::Message;
 use crate::moment::Moment;
-use crate::sender::{Outcome, Sender};
+use crate::sender::{Outcome, Sender, certificates};
 use crate::trouble::Trouble;
 use crate::{cli, who};
 use connection::{Connection, Login, Security, Server};
@@ -505,19 +504,7 @@ fn tls_config(settings: &Settings) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
     if let Some(file) = &settings.ca_file {
-        let refused = |why: &str| refused(format!("ca_file {}: {why}", file.display()));
-        let pem = std::fs::read(file).map_err(|error| refused(&error.to_string()))?;
-        let mut found = false;
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|_| refused("not PEM"))?;
-            roots
-                .add(certificate)
-                .map_err(|error| refused(&format!("a certificate cannot be used: {error}")))?;
-            found = true;
-        }
-        if !found {
-            return Err(refused("no certificate in it"));
-        }
+        roots.add_parsable_certificates(certificates::of(file)?);
     }
     let config = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
         .with_safe_default_protocol_versions()?

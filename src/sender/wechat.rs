@@ -5,6 +5,7 @@
 mod tests;
 mod token;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -116,7 +117,8 @@ impl Settings {
         let api = &self.api;
         let url = exchange::url("api", api)?;
         let host = url.host().unwrap_or_default();
-        let here = matches!(host, "localhost" | "[::1]") || host.starts_with("127.");
+        let here = matches!(host, "localhost" | "[::1]")
+            || host.parse().is_ok_and(|host: Ipv4Addr| host.is_loopback());
         if url.scheme_str() != Some("https") && !here {
             bail!("`api` must begin with https://: the secret and the messages go there");
         }
@@ -220,6 +222,11 @@ impl Wechat {
 
     /// One request with one token: what it means, and whether it was the token that was refused.
     fn post(&self, body: &str, token: &Token, span: Span) -> (Outcome, bool) {
+        if span.end.left() < self.timeout / 2 {
+            // Sent now it might end as unknown for want of time; and its token is there when it is sent next.
+            let reason = "not sent: its access token took too long".into();
+            return (Outcome::Deferred { reason, after: None, toll: Toll::Nothing }, false);
+        }
         let Ok(uri) = format!("{}{}", self.url, token.query).parse() else {
             let reason = "no such request can be made".into();
             return (Outcome::Unavailable { reason }, false);
@@ -248,15 +255,14 @@ impl Wechat {
             },
             other => other,
         };
-        (outcome, errcode.is_some_and(|errcode| TOKEN_REFUSED.contains(&errcode)))
+        let refused = errcode.is_some_and(|errcode| TOKEN_REFUSED.contains(&errcode));
+        let certain = matches!(outcome, Outcome::Unavailable { .. });
+        (outcome, refused && certain)
     }
 }
 
 impl Sender for Wechat {
     fn send(&self, message: &Message, until: Moment) -> Outcome {
-        if until.passed() {
-            return Outcome::too_late();
-        }
         let body = match self.body(message) {
             Ok(body) => body,
             Err(reason) => return Outcome::Rejected { reason },

@@ -9,6 +9,8 @@ mod answers;
 mod chaos;
 mod desk;
 mod hands;
+mod pace;
+mod suppression;
 mod tasks;
 
 macro_rules! promises {
@@ -103,9 +105,6 @@ promises! {
         due_skips_tasks_with_nothing_to_do_now,
         due_finds_what_only_needs_closing,
         promote_takes_only_what_is_due,
-        a_held_channel_is_not_due_until_its_hold_ends,
-        holds_double_up_to_most_and_start_anew_after_a_quiet_time,
-        a_hold_never_shortens_another,
         a_stray_is_paused_when_nobody_served_it_for_long,
         a_stray_that_is_served_elsewhere_is_never_paused,
         a_stray_that_was_resumed_is_waited_for_anew,
@@ -120,12 +119,38 @@ promises! {
         a_target_committed_after_the_close_is_found,
         a_target_added_long_after_the_close_is_shown_and_found_when_asked_for,
         a_task_without_targets_is_waited_for_then_paused;
+    pace:
+        the_clock_is_the_databases,
+        slots_of_two_stores_never_overlap_and_leave_no_gap,
+        slots_are_exact_to_the_microsecond,
+        the_first_slot_is_at_once_and_the_next_a_span_later,
+        idle_time_is_not_saved_up,
+        a_slot_beyond_the_horizon_is_not_taken,
+        a_channel_whose_rate_is_used_up_is_due_and_a_held_one_is_not,
+        a_hold_moves_the_slots_and_never_nearer,
+        a_held_channel_is_not_due_until_its_hold_ends,
+        holds_double_up_to_most_and_start_anew_after_a_quiet_time,
+        a_hold_never_shortens_another;
+    suppression:
+        who_is_suppressed_is_not_begun,
+        who_is_suppressed_after_the_claim_is_not_begun,
+        in_doubt_and_suppressed_is_unknown,
+        letters_and_blanks_make_no_difference,
+        an_application_suppresses_with_plain_sql,
+        a_begin_of_which_all_are_suppressed_settles_all_the_same,
+        suppression_leaves_what_is_not_ours,
+        repeated_suppressions_are_merged_and_the_first_stays,
+        a_suppression_that_does_not_fit_is_refused_and_not_cut,
+        a_suppression_ends_for_its_own_channel_alone,
+        suppressions_are_listed_in_order,
+        acts_on_suppressions_are_audited;
     desk:
         migrate_twice_is_migrate_once,
         migrate_at_once_makes_one_installation,
         migrate_waits_for_live_leases,
         migrate_refuses_a_newer_database,
         migrate_refuses_a_file_that_was_changed,
+        migrate_takes_version_1_along_with_its_rows,
         tables_are_dropped_and_made_again,
         a_task_is_created_as_a_draft,
         a_relative_time_is_counted_by_the_database,
@@ -138,6 +163,7 @@ promises! {
         targets_are_listed_in_the_order_of_id,
         an_error_of_each_ends_the_list,
         peek_shows_what_is_left_and_claims_nothing,
+        one_target_is_shown_whatever_its_status,
         counts_add_up,
         a_finished_task_answers_from_what_close_froze,
         resolve_settles_only_what_is_unknown,

@@ -30,7 +30,7 @@ on_each_database! {
 }
 
 /// Retries wait for [`due`].
-const KEYS: &str = "timeout = \"2s\"\nconcurrency = 2\nbackoff = { first = \"1h\", most = \"1h\" }\nidempotent_for = \"24h\"\n";
+const KEYS: &str = "timeout = \"5s\"\nconcurrency = 2\nbackoff = { first = \"1h\", most = \"1h\" }\nidempotent_for = \"24h\"\n";
 
 /// For the rows the waits are over.
 fn due(it: &Sandbox) {
@@ -237,7 +237,7 @@ fn attempts_used_up_in_doubt_end_as_unknown(it: Sandbox) {
 fn killed_in_flight(it: &Sandbox, keys: &str) -> (u64, Endpoint) {
     let endpoint =
         Endpoint::remembering(|request| if request.nth == 1 { Cue::AcceptWhenTold } else { Cue::Accept });
-    it.configure("lease = \"3s\"", &endpoint.channel("web", &keys.replace("\"2s\"", "\"20s\"")));
+    it.configure("lease = \"3s\"", &endpoint.channel("web", &keys.replace("\"5s\"", "\"60s\"")));
     let task = it.database.task("web", ["ann"]);
     let run = it.call("run").start();
     wait_until("the message to be in flight", 20, || endpoint.waiting() == 1);

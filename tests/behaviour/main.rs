@@ -27,6 +27,7 @@ mod plans;
 mod quiet;
 mod retrying;
 mod runbook;
+mod secrets;
 mod signed;
 mod smtp;
 mod stopped;

@@ -62,7 +62,7 @@ fn three_hosts_with_four_lanes_never_go_faster_than_the_rate(it: Sandbox) {
 
 fn a_rate_is_kept_between_runs(it: Sandbox) {
     let endpoint = Endpoint::accepting();
-    it.configure("budget = \"2s\"", &endpoint.channel("web", "rate = \"2/min\""));
+    it.configure("budget = \"20s\"", &endpoint.channel("web", "rate = \"2/min\""));
     let task = it.database.task("web", people(3));
     it.run();
     it.run();
@@ -81,17 +81,18 @@ fn a_rate_is_kept_between_runs(it: Sandbox) {
 fn a_slow_rate_is_served_within_one_run(it: Sandbox) {
     let endpoint = Endpoint::accepting();
     // A turn is far shorter than a slot: the lane comes back to the task for each.
-    it.configure("budget = \"8s\"\nturn = \"100ms\"", &endpoint.channel("web", "rate = \"60/min\""));
+    it.configure("turn = \"100ms\"", &endpoint.channel("web", "rate = \"60/min\""));
     let task = it.database.task("web", people(100));
-    it.run();
-    let sent = it.database.count(task, "sent");
-    assert!((5..=8).contains(&sent), "{sent} in eight seconds");
+    let run = it.call("run").start();
+    wait_until("four to be sent", 30, || it.database.count(task, "sent") == 4);
+    run.terminate();
+    run.wait().quietly();
     check(&it, task, &endpoint);
 }
 
 fn a_run_that_cannot_wait_for_its_slot_takes_none(it: Sandbox) {
     let endpoint = Endpoint::accepting();
-    it.configure("budget = \"1s\"", &endpoint.channel("web", "rate = \"50/h\""));
+    it.configure("budget = \"30s\"", &endpoint.channel("web", "rate = \"50/h\""));
     let task = it.database.task("web", people(3));
     it.run();
     let next = it.database.text("SELECT next_at FROM batch_pace");
@@ -273,7 +274,8 @@ fn what_is_under_way_when_the_window_closes_stays_unsent() {
     let after = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     assert!(after.as_secs() >= closes, "it was left alone before its window closed");
     let closed = Instant::now() - (after - Duration::from_secs(closes));
-    let late = arrivals(&endpoint).into_iter().filter(|at| *at >= closed).count();
+    // What left in time may have been read a little later.
+    let late = arrivals(&endpoint).into_iter().filter(|at| *at >= closed + Duration::from_secs(1)).count();
     assert_eq!(late, 0, "{late} arrived after the window had closed");
     assert!(it.database.count(task, "sent") > 0);
     assert!(it.database.count(task, "pending") > 0);

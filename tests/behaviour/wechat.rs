@@ -2,10 +2,10 @@
 //! subscribe message never, and neither the secret nor a token shows anywhere.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::secrets::{everything, files};
 use crate::support::endpoint::Request;
 use crate::support::{Cue, Endpoint, Sandbox, check, wait_until};
 
@@ -264,20 +264,6 @@ fn an_api_that_gives_no_token_costs_nothing(it: Sandbox) {
     }
 }
 
-/// Every file under a directory, as text.
-fn files(dir: &Path) -> String {
-    let mut all = String::new();
-    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
-        let path = entry.path();
-        if path.is_dir() {
-            all += &files(&path);
-        } else {
-            all += &String::from_utf8_lossy(&fs::read(path).unwrap());
-        }
-    }
-    all
-}
-
 fn neither_the_secret_nor_a_token_shows_anywhere(it: Sandbox) {
     // A peer that repeats what it was told, and a token that is refused for good in the end.
     let api = Endpoint::new(|request| match request.recipient.as_str() {
@@ -321,27 +307,9 @@ fn neither_the_secret_nor_a_token_shows_anywhere(it: Sandbox) {
         shown += &(run.stdout + &run.stderr);
     }
     assert_eq!(it.database.status(refused), "paused", "{shown}");
-    for args in ["status --json", "status"] {
-        let done = it.call(args).done();
-        shown += &(done.stdout + &done.stderr);
-    }
-    for task in [task, refused] {
-        let done = it.call(&format!("targets {task} --format jsonl")).done();
-        shown += &done.stdout;
-        let done = it.call(&format!("run --dry-run --task-id {task}")).env("WX_SECRET", SECRET).done();
-        shown += &(done.stdout + &done.stderr);
-    }
-    shown += &files(&it.path("state"));
-    for table in [
-        "SELECT name, payload, status_reason, lock_owner FROM batch_task",
-        "SELECT recipient, params, receipt, last_error FROM batch_task_target",
-        "SELECT who, what, why FROM batch_audit",
-        "SELECT channel FROM batch_pace",
-    ] {
-        for row in it.database.rows(table) {
-            shown += &format!("{row:?}\n");
-        }
-    }
+    let dry = it.call(&format!("run --dry-run --task-id {task}")).env("WX_SECRET", SECRET).done();
+    shown += &(dry.stdout + &dry.stderr);
+    shown += &everything(&it);
     assert!(shown.contains("40001") && shown.contains("40003") && shown.contains("[hidden]"), "{shown}");
     for word in ["5ecret0f", "F1rstT0ken", "Sec0ndT0ken"] {
         let line = shown.lines().find(|line| line.contains(word));

@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use chrono::NaiveDateTime;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::header::{DATE, RETRY_AFTER};
 use ureq::http::{HeaderMap, Request, Uri};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::transport::{self, Seen, Step};
 use super::{LONGEST_LINE, refused};
 use crate::moment::Moment;
-use crate::sender::{Outcome, Secrets};
+use crate::sender::{Outcome, Secrets, certificates};
 
 /// Of an answer's body no more than this is read.
 pub const LONGEST_BODY: usize = 256 * 1024;
@@ -284,21 +282,8 @@ fn output_buffer(longest_line: usize) -> usize {
 /// The built-in roots, and those of the file.
 fn roots(ca_file: Option<&Path>) -> Result<RootCerts> {
     let Some(file) = ca_file else { return Ok(RootCerts::WebPki) };
-    let refused = |why: &str| refused(format!("ca_file {}: {why}", file.display()));
-    let pem = std::fs::read(file).map_err(|error| refused(&error.to_string()))?;
-    let mut own = Vec::new();
-    for item in parse_pem(&pem) {
-        if let PemItem::Certificate(certificate) = item.map_err(|_| refused("not PEM"))? {
-            // ureq would leave out in silence what cannot be used.
-            RootCertStore::empty()
-                .add(CertificateDer::from(certificate.der()))
-                .map_err(|error| refused(&format!("a certificate cannot be used: {error}")))?;
-            own.push(certificate);
-        }
-    }
-    if own.is_empty() {
-        return Err(refused("no certificate in it"));
-    }
+    let own = certificates::of(file)?;
+    let own = own.iter().map(|root| Certificate::from_der(root).to_owned());
     let built_in = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(|root| Certificate::from_der(root));
     Ok(built_in.chain(own).collect::<Vec<_>>().into())
 }

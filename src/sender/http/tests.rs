@@ -3,7 +3,7 @@
 pub mod server;
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -18,7 +18,8 @@ use super::transport::Step;
 use super::*;
 use crate::message::{TargetPart, TaskPart};
 use crate::sender::Toll;
-use server::{Identity, PATIENCE, Peer, Seen, Server, answer};
+use crate::sender::testing::{Identity, full_house};
+use server::{PATIENCE, Peer, Seen, Server, answer};
 
 /// For servers that never answer.
 const SHORT: Duration = Duration::from_millis(300);
@@ -126,17 +127,8 @@ mod before_the_first_byte {
 
     #[test]
     fn a_host_that_lets_nobody_in_costs_nothing() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (listener, _queue) = full_house();
         let address = listener.local_addr().unwrap();
-        // Its queue is full when a connection is refused or left waiting twice in a row.
-        let (mut queue, mut failures) = (Vec::new(), 0);
-        while failures < 2 {
-            assert!(queue.len() < 10_000, "the queue never fills");
-            match TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-                Ok(waiting) => queue.push(waiting),
-                Err(_) => failures += 1,
-            }
-        }
         let outcome = send(&settings(format!("http://{address}/")), SHORT);
         assert_unreached(&outcome, "no connection: nothing within 300ms");
     }

@@ -2,7 +2,7 @@
 
 mod server;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
@@ -12,7 +12,8 @@ use super::reply::Reply;
 use super::*;
 use crate::message::{TargetPart, TaskPart};
 use crate::sender::Toll;
-use server::{Act, Identity, Manner, PATIENCE, Rule, Seen, at};
+use crate::sender::testing::{Identity, full_house};
+use server::{Act, Manner, PATIENCE, Rule, Seen, at};
 
 /// For servers that never answer.
 const SHORT: Duration = Duration::from_millis(300);
@@ -165,17 +166,8 @@ mod before_the_transaction {
 
     #[test]
     fn a_host_that_lets_nobody_in_costs_nothing() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (listener, _queue) = full_house();
         let address = listener.local_addr().unwrap();
-        // Its queue is full when a connection is refused or left waiting twice in a row.
-        let (mut queue, mut failures) = (Vec::new(), 0);
-        while failures < 2 {
-            assert!(queue.len() < 10_000, "the queue never fills");
-            match TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-                Ok(waiting) => queue.push(waiting),
-                Err(_) => failures += 1,
-            }
-        }
         let outcome = open(&settings(address.port()), SHORT).send(&message(), soon());
         assert_eq!(outcome, Outcome::unreached("no connection to 127.0.0.1: no answer in time"));
     }

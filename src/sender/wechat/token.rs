@@ -68,9 +68,9 @@ struct State {
     forced: bool,
     /// A thread is asking; the others wait for it.
     asking: bool,
-    /// How many times somebody has asked, and what the last of them got.
+    /// How many times somebody has asked, and why the last of them got none.
     asked: u64,
-    answer: Option<Result<Arc<Token>, Outcome>>,
+    failure: Option<Outcome>,
 }
 
 impl State {
@@ -124,11 +124,10 @@ impl Tokens {
             if state.asked == before {
                 return Err(nothing_left(span.waited_in_vain()));
             }
-            match &state.answer {
-                Some(Ok(token)) if fits(token) => return Ok(token.clone()),
+            match &state.failure {
                 // That thread came too late, which says nothing of this one.
-                Some(Ok(_) | Err(Outcome::Deferred { toll: Toll::Nothing, .. })) | None => {}
-                Some(Err(outcome)) => return Err(outcome.clone()),
+                None | Some(Outcome::Deferred { toll: Toll::Nothing, .. }) => {}
+                Some(outcome) => return Err(outcome.clone()),
             }
         }
         state.asking = true;
@@ -227,11 +226,12 @@ impl Drop for Asking<'_> {
         let mut state = self.tokens.state();
         state.asking = false;
         state.asked += 1;
-        state.answer = self.answer.take().map(|answer| {
-            let (token, until) = answer?;
-            state.current = Some((token.clone(), until));
-            Ok(token)
-        });
+        state.failure = None;
+        match self.answer.take() {
+            Some(Ok(new)) => state.current = Some(new),
+            Some(Err(outcome)) => state.failure = Some(outcome),
+            None => {}
+        }
         self.tokens.answered.notify_all();
     }
 }

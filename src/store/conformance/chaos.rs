@@ -1,6 +1,6 @@
 //! Random stories: two runs, killed between any two calls, claims that end under them, a person's verbs in between, and a provider that
-//! remembers for a while what it took. Whatever happens: nothing is delivered twice, sent is final, nothing that was delivered is called
-//! failed, and in the end every target is sent or failed.
+//! remembers for a while what it took. Whatever happens: nothing is delivered twice, nothing is begun for who is suppressed, sent is final,
+//! nothing that was delivered is called failed, and in the end every target is sent or failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,8 @@ struct World<'a> {
     too_late: BTreeSet<(TargetId, Uuid)>,
     /// Targets seen as sent.
     sent: BTreeSet<TargetId>,
+    /// Who wants nothing any more.
+    suppressed: BTreeSet<String>,
     story: Vec<String>,
 }
 
@@ -72,6 +74,7 @@ impl<'a> World<'a> {
         // No other story's rows: recover is for all tasks.
         stage.sql("DELETE FROM {p}task_target");
         stage.sql("DELETE FROM {p}task");
+        stage.sql("DELETE FROM {p}suppression");
         let (task, _) = stage.task(3);
         let run =
             || Run { store: stage.store(), lease: None, claimed: vec![], flights: vec![], answers: vec![] };
@@ -94,6 +97,7 @@ impl<'a> World<'a> {
             remembered: BTreeSet::new(),
             too_late: BTreeSet::new(),
             sent: BTreeSet::new(),
+            suppressed: BTreeSet::new(),
             story: vec![format!("idempotent: {idempotent}")],
         }
     }
@@ -194,8 +198,12 @@ impl<'a> World<'a> {
             let others = self.runs.iter().flat_map(|run| &run.flights).map(InFlight::id).collect::<Vec<_>>();
             assert!(in_flight.iter().all(|id| !others.contains(id)), "{in_flight:?} in two hands");
         }
+        for flight in &begun.in_flight {
+            let recipient = &flight.message().target.recipient;
+            assert!(!self.suppressed.contains(recipient), "{recipient} is suppressed, and was begun");
+        }
         self.runs[who].flights.extend(begun.in_flight);
-        self.tell(format!("{told}: {in_flight:?}, fenced {:?}", begun.fenced));
+        self.tell(format!("{told}: {in_flight:?}, fenced {:?}, suppressed {:?}", begun.fenced, begun.suppressed));
         self.settled(&begun.settled);
     }
 
@@ -299,7 +307,8 @@ impl<'a> World<'a> {
 
     fn person(&mut self) {
         use TaskStatus::{Paused, Pending};
-        match self.random.u8(..6) {
+        match self.random.u8(..7) {
+            6 => self.suppress(),
             0 => {
                 let turned = turn(&mut *self.desk, self.task, &[Pending], Paused);
                 self.tell(format!("a person pauses: {turned:?}"));
@@ -319,6 +328,20 @@ impl<'a> World<'a> {
                 self.tell(format!("a person adds {name}: {added:?}"));
             }
         }
+    }
+
+    /// Somebody unsubscribes, or subscribes again.
+    fn suppress(&mut self) {
+        let recipient = format!("r{}", self.random.u8(1..=3));
+        if self.suppressed.remove(&recipient) {
+            assert_eq!(self.desk.unsuppress(&recipient, None, &ACT).unwrap(), 1);
+            return self.tell(format!("{recipient} subscribes again"));
+        }
+        let row =
+            Suppression { recipient: recipient.to_uppercase(), channel: None, reason: None, since: None };
+        assert_eq!(self.desk.suppress(&[row], &ACT).unwrap().new, 1);
+        self.tell(format!("{recipient} unsubscribes"));
+        self.suppressed.insert(recipient);
     }
 
     /// A person who asked the provider settles what is unknown, and waits while a run may still send it.

@@ -76,6 +76,52 @@ pub(super) fn migrate_refuses_a_file_that_was_changed(stage: &Stage) {
     usage(stage.store().migrate(Duration::ZERO));
 }
 
+pub(super) fn migrate_takes_version_1_along_with_its_rows(stage: &Stage) {
+    let mut store = stage.store();
+    let installation = store.schema().unwrap().installation.unwrap();
+    store.drop_tables().unwrap();
+    stage.make_version_1(installation);
+    let ago = stage.ago(0);
+    stage.sql(&format!(
+        "INSERT INTO {{p}}task (id, name, channel, status, created_at) VALUES (7, 'Spring', '{CHANNEL}', 'pending', {ago})"
+    ));
+    stage.sql("INSERT INTO {p}task_target (id, task_id, recipient) VALUES (70, 7, 'ann'), (71, 7, 'ben')");
+    for (channel, held) in [(CHANNEL, 600), ("quiet", -3_600), ("awake", -1)] {
+        let at = stage.micros_ago(-held);
+        stage.sql(&format!("INSERT INTO {{p}}pace (channel, next_at, holds) VALUES ('{channel}', {at}, 2)"));
+    }
+    stage.sql(&format!(
+        "INSERT INTO {{p}}audit (id, at, who, what, task_id, target_id, why) VALUES (5, {ago}, 'ann', 'pause', 7, NULL, 'x'), \
+         (9, {ago}, 'ben', 'resolve', 7, 70, NULL)"
+    ));
+    let at = stage.ms("at");
+    let audit =
+        || stage.rows(&format!("SELECT id, {at}, who, what, task_id, target_id, why FROM {{p}}audit"));
+    let before = audit();
+
+    usage(store.lease(7, &terms(), false));
+    let migrated = store.migrate(Duration::ZERO).unwrap();
+    assert_eq!((migrated.from, migrated.to), (1, migrations::VERSION));
+    assert_eq!(migrated.applied[0], "0002_holds_and_suppressions");
+    assert_eq!(store.schema().unwrap().installation, Some(installation));
+    assert_eq!(audit(), before);
+    // What was held is held, and what was not is not; a hold right after one of before goes on where that ended.
+    let task = store.task(7).unwrap().unwrap();
+    let left = task.held_until.unwrap().timestamp_millis() - stage.now();
+    assert!((580_000..=600_000).contains(&left), "{left}");
+    assert!(store.due(&[CHANNEL], &[]).unwrap().is_none());
+    let hold = Hold { asked: None, first: secs(10), most: secs(1_000) };
+    assert_eq!(["awake", "quiet"].map(|channel| store.hold(channel, &hold).unwrap()), [secs(40), secs(10)]);
+    // The new parts work on the old rows.
+    stage.hold_ended(CHANNEL, 1);
+    let rows = [Suppression { recipient: "ANN".into(), channel: None, reason: None, since: None }];
+    store.suppress(&rows, &ACT).unwrap();
+    let lease = ours(&mut *store, 7, &terms());
+    let claimed = store.claim(&lease, 9).unwrap();
+    let begun = begin_these(&mut *store, &lease, claimed);
+    assert_eq!((begun.suppressed, begun.in_flight[0].id()), (vec![70], 71));
+}
+
 pub(super) fn tables_are_dropped_and_made_again(stage: &Stage) {
     let mut store = stage.store();
     let before = store.schema().unwrap().installation;
@@ -336,6 +382,23 @@ pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {
     }
     let peeked: Vec<TargetId> = store.peek(task, 2).unwrap().iter().map(|target| target.id).collect();
     assert_eq!(peeked, all[4..6]);
+}
+
+pub(super) fn one_target_is_shown_whatever_its_status(stage: &Stage) {
+    let Sending { task, id, mut store, flight, .. } = stage.sending();
+    let (other, others) = stage.task(1);
+    let mut look = |store: &mut dyn Store| {
+        let before = stage.row(id);
+        let found = store.target(task, id).unwrap().unwrap();
+        assert_eq!((found.id, found.recipient.as_str(), found.attempts), (id, "r1", 1));
+        assert_eq!(stage.row(id), before);
+    };
+    look(&mut *store);
+    settle(&mut *store, vec![flight.answer(task, failed())]);
+    look(&mut *store);
+    assert_eq!(store.target(other, others[0]).unwrap().unwrap().attempts, 0);
+    assert!(store.target(task, others[0]).unwrap().is_none(), "of another task");
+    assert!(store.target(task, 999_999).unwrap().is_none());
 }
 
 pub(super) fn counts_add_up(stage: &Stage) {

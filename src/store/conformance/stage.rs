@@ -140,6 +140,14 @@ impl Stage {
         }
     }
 
+    /// The same for a column in microseconds.
+    pub fn micros_ago(&self, seconds: i64) -> String {
+        match self.raw {
+            Raw::Sqlite(..) => format!("{} * 1000", self.ago(seconds)),
+            Raw::MySql(_) => format!("TIMESTAMPADD(SECOND, -({seconds}), NOW(6))"),
+        }
+    }
+
     /// Moves a time of all targets, or of one, so many seconds into the past.
     pub fn age(&self, column: &str, target: Option<TargetId>, seconds: i64) {
         let only = target.map_or(String::new(), |id| format!(" AND id = {id}"));
@@ -164,12 +172,41 @@ impl Stage {
 
     /// A channel's hold ended so many seconds ago (negative: will end).
     pub fn hold_ended(&self, channel: &str, seconds: i64) {
-        let at = match self.raw {
-            Raw::Sqlite(..) => format!("{} * 1000", self.ago(seconds)),
-            Raw::MySql(_) => format!("TIMESTAMPADD(SECOND, -({seconds}), NOW(6))"),
-        };
+        let at = self.micros_ago(seconds);
         self.sql(&format!(
             "UPDATE {{p}}pace SET next_at = {at}, held_until = {at} WHERE channel = '{channel}'"
+        ));
+    }
+
+    /// The next slot of a channel begins in so many seconds, and nothing is held.
+    pub fn next_slot(&self, channel: &str, seconds: i64) {
+        let at = self.micros_ago(-seconds);
+        self.sql(&format!("DELETE FROM {{p}}pace WHERE channel = '{channel}'"));
+        self.sql(&format!("INSERT INTO {{p}}pace (channel, next_at) VALUES ('{channel}', {at})"));
+    }
+
+    /// When that is, in microseconds.
+    pub fn next_at(&self, channel: &str) -> i64 {
+        let at = match self.raw {
+            Raw::Sqlite(..) => "next_at",
+            Raw::MySql(_) => "CAST(UNIX_TIMESTAMP(next_at) * 1000000 AS SIGNED)",
+        };
+        self.value(&format!("SELECT {at} FROM {{p}}pace WHERE channel = '{channel}'")).parse().unwrap()
+    }
+
+    /// The tables as they were before the second migration, where there are none.
+    pub fn make_version_1(&self, installation: Uuid) {
+        let first = &migrations::MIGRATIONS[0];
+        let sql = if self.on_sqlite() { first.sqlite } else { first.mysql };
+        self.sql(&migrations::own_table(self.on_sqlite(), &self.prefix));
+        for statement in migrations::statements(sql, &self.prefix) {
+            self.sql(&statement);
+        }
+        self.sql(&format!("INSERT INTO {{p}}installation (id, server) VALUES ('{installation}', 'db')"));
+        self.sql(&format!(
+            "INSERT INTO {{p}}migration (version, name, checksum) VALUES (1, '{}', '{}')",
+            first.name,
+            migrations::checksum(sql)
         ));
     }
 

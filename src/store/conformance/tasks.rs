@@ -283,49 +283,6 @@ pub(super) fn promote_takes_only_what_is_due(stage: &Stage) {
     assert_eq!(store.claim(&lease, 1).unwrap()[0].target().attempts, 1);
 }
 
-pub(super) fn a_held_channel_is_not_due_until_its_hold_ends(stage: &Stage) {
-    let (task, _) = stage.task(1);
-    let mut store = stage.store();
-    let hold = Hold { asked: Some(secs(90)), first: secs(1), most: secs(10) };
-    assert_eq!(store.hold(CHANNEL, &hold).unwrap().as_secs_f64().round(), 90.0);
-    let mut other = stage.store();
-    assert!(other.due(&[CHANNEL], &[]).unwrap().is_none());
-    let until = other.task(task).unwrap().unwrap().held_until.unwrap().timestamp_millis();
-    assert!((80_000..=91_000).contains(&(until - stage.now())));
-    stage.hold_ended(CHANNEL, 1);
-    let found = other.due(&[CHANNEL], &[]).unwrap().unwrap();
-    assert_eq!((found.id, found.held_until), (task, None));
-}
-
-pub(super) fn holds_double_up_to_most_and_start_anew_after_a_quiet_time(stage: &Stage) {
-    let mut store = stage.store();
-    let hold = Hold { asked: None, first: secs(10), most: secs(35) };
-    let mut next = || {
-        let held = store.hold(CHANNEL, &hold).unwrap().as_secs_f64().round();
-        stage.hold_ended(CHANNEL, 1);
-        held
-    };
-    assert_eq!([next(), next(), next(), next()], [10.0, 20.0, 35.0, 35.0]);
-    stage.hold_ended(CHANNEL, 36);
-    let mut store = stage.store();
-    assert_eq!(store.hold(CHANNEL, &hold).unwrap().as_secs_f64().round(), 10.0);
-}
-
-pub(super) fn a_hold_never_shortens_another(stage: &Stage) {
-    let (mut one, mut two) = (stage.store(), stage.store());
-    let asked = |seconds| Hold { asked: Some(secs(seconds)), first: secs(1), most: secs(10) };
-    let silent = Hold { asked: None, first: secs(10), most: secs(3_600) };
-    // Four lanes meet the same silence: they are one hold.
-    for _ in 0..4 {
-        assert!(one.hold("silent", &silent).unwrap() <= secs(10));
-    }
-    one.hold(CHANNEL, &asked(600)).unwrap();
-    for hold in [asked(5), silent] {
-        assert!(two.hold(CHANNEL, &hold).unwrap() > secs(590));
-    }
-    assert!(two.hold(CHANNEL, &asked(900)).unwrap() > secs(890));
-}
-
 fn see(stage: &Stage) -> Vec<Stray> {
     stage.store().strays(&["other"]).unwrap()
 }

@@ -41,6 +41,11 @@ pub(super) fn add(tx: &Tx<'_>, rows: &[Suppression], act: &Act<'_>) -> Result<Ad
         let recipient = fold(row.recipient.trim());
         desk::refuse_long(&recipient)?;
         let channel = row.channel.as_deref().unwrap_or(EVERY_CHANNEL);
+        if channel.chars().count() > CHANNEL_MOST {
+            let text =
+                format!("a channel's name is longer than {CHANNEL_MOST} characters: {}", fit(channel, 40));
+            return Err(Trouble::usage(text).into());
+        }
         let reason = row.reason.as_deref().map(|reason| fit(reason, REASON_MOST));
         let since = row.since.map_or(tx.now, |since| since.timestamp_millis());
         let new = tx.change(&sql, params![recipient, channel, reason, since])?;

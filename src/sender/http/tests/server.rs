@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use crate::sender::testing::{Identity, Stream};
 
 /// Nothing in a test takes so long, unless something is wrong.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,11 +44,8 @@ impl Server {
 
     /// The same inside TLS.
     pub fn tls(identity: &Identity, script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Self {
-        let config = identity.config.clone();
-        let secure = move |socket| -> Box<dyn Stream> {
-            Box::new(StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), socket))
-        };
-        Self::start(secure, script)
+        let identity = identity.clone();
+        Self::start(move |socket| identity.secure(socket), script)
     }
 
     fn start(
@@ -113,10 +109,6 @@ impl Server {
     }
 }
 
-pub trait Stream: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Stream for T {}
-
 /// One connection, from the server's end. When its script ends it is closed; what is still unread then makes it a reset.
 pub struct Peer {
     stream: Box<dyn Stream>,
@@ -178,24 +170,4 @@ impl Peer {
 /// An answer with a body of its length.
 pub fn answer(head: &str, body: &str) -> String {
     format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
-}
-
-/// A certificate for one name that signed itself, and its key.
-pub struct Identity {
-    pub pem: String,
-    config: Arc<ServerConfig>,
-}
-
-impl Identity {
-    pub fn of(name: &str) -> Self {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let config = ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        Self { pem: made.cert.pem(), config: config.into() }
-    }
 }

@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use crate::sender::testing::{Identity, Stream};
 
 use crate::moment::Moment;
 
@@ -177,10 +176,6 @@ impl Server {
     }
 }
 
-trait Stream: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Stream for T {}
-
 /// One connection, from the server's end.
 struct Peer {
     stream: Box<dyn Stream>,
@@ -323,30 +318,5 @@ impl Peer {
     fn byte(&mut self) -> Option<u8> {
         let mut byte = [0];
         matches!(self.stream.read(&mut byte), Ok(1)).then_some(byte[0])
-    }
-}
-
-/// A certificate for one name that signed itself, and its key.
-#[derive(Clone)]
-pub struct Identity {
-    pub pem: String,
-    config: Arc<ServerConfig>,
-}
-
-impl Identity {
-    pub fn of(name: &str) -> Self {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let config = ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        Self { pem: made.cert.pem(), config: config.into() }
-    }
-
-    fn secure(&self, socket: TcpStream) -> Box<dyn Stream> {
-        Box::new(StreamOwned::new(ServerConnection::new(self.config.clone()).unwrap(), socket))
     }
 }
