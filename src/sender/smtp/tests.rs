@@ -16,7 +16,15 @@ use crate::sender::testing::{Identity, full_house};
 use server::{Act, Manner, PATIENCE, Rule, Seen, at};
 
 /// For servers that never answer.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
+
+/// How long a client waits for a server that acts so: only one that is still there lets the time run out.
+fn patience(act: Act) -> Duration {
+    match act {
+        Act::Close | Act::Reset | Act::SayAndClose(_) => PATIENCE,
+        _ => SHORT,
+    }
+}
 
 fn settings(port: u16) -> Settings {
     Settings {
@@ -179,7 +187,8 @@ mod before_the_transaction {
         for step in ["CONNECT", "EHLO"] {
             let says = replies.map(|reply| Act::SayAndClose(format!("{reply}\r\n").leak()));
             for act in NO_REPLY.into_iter().chain(says) {
-                let (outcome, seen) = outcome_within(SHORT, PATIENCE, in_order(), vec![at(step, act)]);
+                let (outcome, seen) =
+                    outcome_within(patience(act), PATIENCE, in_order(), vec![at(step, act)]);
                 assert_eq!(kind(&outcome), "unreached", "{step} {act:?}: {outcome:?}");
                 assert_nothing_left(&seen);
             }
@@ -304,13 +313,14 @@ mod tls {
         for rule in refused {
             let said = format!("{} {:?}", rule.step, rule.act);
             let manner = manner(&identity, false);
-            let (outcome, seen) = send(&identity, Tls::Starttls, true, SHORT, manner, vec![rule]);
+            let (outcome, seen) =
+                send(&identity, Tls::Starttls, true, patience(rule.act), manner, vec![rule]);
             assert_eq!(kind(&outcome), "unreached", "{said}: {outcome:?}");
             assert_eq!(seen.commands(), ["EHLO", "STARTTLS"], "{said}");
         }
         for act in [Act::Close, Act::Reset, Act::Hang, Act::SayAndClose("220 mx.example.com\r\n")] {
             let (outcome, _) =
-                send(&identity, Tls::Implicit, true, SHORT, in_order(), vec![at("CONNECT", act)]);
+                send(&identity, Tls::Implicit, true, patience(act), in_order(), vec![at("CONNECT", act)]);
             assert_eq!(kind(&outcome), "unreached", "{act:?}: {outcome:?}");
         }
     }
@@ -415,7 +425,8 @@ mod before_the_dot {
     fn without_a_reply_the_message_was_not_accepted() {
         for (step, expected) in [("MAIL", "unreached"), ("RCPT", "deferred"), ("DATA", "deferred")] {
             for act in NO_REPLY {
-                let (outcome, seen) = outcome_within(SHORT, PATIENCE, in_order(), vec![at(step, act)]);
+                let (outcome, seen) =
+                    outcome_within(patience(act), PATIENCE, in_order(), vec![at(step, act)]);
                 assert_eq!(kind(&outcome), expected, "{step} {act:?}: {outcome:?}");
                 assert!(seen.messages.is_empty() && seen.connections == 1, "{step} {act:?}");
             }

@@ -203,7 +203,10 @@ impl<'a> World<'a> {
             assert!(!self.suppressed.contains(recipient), "{recipient} is suppressed, and was begun");
         }
         self.runs[who].flights.extend(begun.in_flight);
-        self.tell(format!("{told}: {in_flight:?}, fenced {:?}, suppressed {:?}", begun.fenced, begun.suppressed));
+        self.tell(format!(
+            "{told}: {in_flight:?}, fenced {:?}, suppressed {:?}",
+            begun.fenced, begun.suppressed
+        ));
         self.settled(&begun.settled);
     }
 

@@ -83,7 +83,7 @@ pub(super) fn in_doubt_and_suppressed_is_unknown(stage: &Stage) {
     stage.end_waits();
     store.promote(&lease).unwrap();
     let begun = begin_all(&mut *store, &lease);
-    assert_eq!((begun.in_flight.len(), &begun.suppressed[..]), (0, &[id][..]));
+    assert_eq!((begun.in_flight.len(), &begun.unknown[..]), (0, &[id][..]));
     let row = stage.row(id);
     assert_eq!((row.status.as_str(), row.last_error.as_deref()), ("unknown", Some("suppressed")));
     assert_eq!(row.attempts, 1, "what was begun before stays counted");

@@ -52,7 +52,7 @@ impl MySql {
             let mut new = 0;
             let mut begin = BEGIN;
             for insert in &inserts {
-                let insert = format!("{begin}{insert} ON DUPLICATE KEY UPDATE id = id");
+                let insert = format!("{begin}{insert} ON DUPLICATE KEY UPDATE channel = channel");
                 new += last(connection.run(&insert)?).changed;
                 begin = "";
             }
