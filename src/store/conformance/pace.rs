@@ -105,6 +105,10 @@ pub(super) fn a_channel_whose_rate_is_used_up_is_due_and_a_held_one_is_not(stage
     assert!(closed(store.lease(task, &terms(), false).unwrap()).contains(CHANNEL));
     let until = store.task(task).unwrap().unwrap().held_until.unwrap().timestamp_millis();
     assert!((90_000..=101_000).contains(&(until - stage.now())));
+    // The hold is over, and the rate used up again.
+    stage.hold_ended(CHANNEL, 1);
+    reserve(&mut *store, minutes(600), secs(0));
+    assert_eq!(store.due(&[CHANNEL], &[]).unwrap().unwrap().held_until, None);
 }
 
 pub(super) fn a_hold_moves_the_slots_and_never_nearer(stage: &Stage) {
@@ -144,6 +148,8 @@ pub(super) fn holds_double_up_to_most_and_start_anew_after_a_quiet_time(stage: &
     assert_eq!([next(), next(), next(), next()], [10.0, 20.0, 35.0, 35.0]);
     stage.hold_ended(CHANNEL, 36);
     let mut store = stage.store();
+    // Quiet is a time without holds, however many slots were taken.
+    reserve(&mut *store, minutes(10), secs(0));
     assert_eq!(store.hold(CHANNEL, &hold).unwrap().as_secs_f64().round(), 10.0);
 }
 
