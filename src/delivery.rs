@@ -383,8 +383,9 @@ impl<'a> Delivery<'a> {
         if ready.is_empty() {
             return;
         }
-        if self.renewed.elapsed() >= 2 * RENEWAL && !self.renew() {
-            // This process stood still, and meanwhile somebody took the task, paused or cancelled it.
+        let stood_still = self.lease.until().passed() || self.renewed.elapsed() >= 2 * RENEWAL;
+        if stood_still && !self.renew() {
+            // Meanwhile somebody took the task, paused or cancelled it.
             return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
         }
         if !self.hire(self.in_flight + ready.len(), scope, back) {
