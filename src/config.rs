@@ -379,6 +379,16 @@ impl Channel {
                 section.key("redirect_to")
             )));
         }
+        // Only http has its recipient from nowhere else.
+        let elsewhere =
+            matches!(kind, Kind::Http(_)) && template.as_ref().is_some_and(|body| !body.names_recipient());
+        if redirect_to.is_some() && elsewhere {
+            return Err(section.refuse(format!(
+                "{} stands in for `target.recipient`, which {} does not have: messages would go to the real recipients",
+                section.key("redirect_to"),
+                section.key("body")
+            )));
+        }
         let place = format!("{}: [{}]", section.file.display(), section.name);
         let secrets = given.into_inner();
         Ok(Self {

@@ -329,7 +329,12 @@ impl<'a> Delivery<'a> {
                 log::debug!("slots channel={} {group} in {wait:?}", self.orders.channel);
                 self.slots = Slots { free: group, at: Moment::now() + wait };
             }
-            Ok(Slot::Later(wait)) => self.end(Ended::Paced(wait)),
+            Ok(Slot::Later(wait)) => {
+                if self.served.begun == 0 {
+                    self.lease.pass_turn();
+                }
+                self.end(Ended::Paced(wait));
+            }
             Err(error) => {
                 self.fail(error.context(format!("take a slot of channel {}", self.orders.channel)));
             }
@@ -378,8 +383,9 @@ impl<'a> Delivery<'a> {
         if ready.is_empty() {
             return;
         }
-        if self.lease.until().passed() && !self.renew() {
-            // The lease ran out while this process stood still, and is not ours any more.
+        let stood_still = self.lease.until().passed() || self.renewed.elapsed() >= 2 * RENEWAL;
+        if stood_still && !self.renew() {
+            // Meanwhile somebody took the task, paused or cancelled it.
             return self.put_back(ready.into_iter().map(|ready| ready.unsent()).collect());
         }
         if !self.hire(self.in_flight + ready.len(), scope, back) {

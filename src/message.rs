@@ -148,6 +148,14 @@ impl Template {
         Ok(Self { environment, form })
     }
 
+    /// Whether it has the recipient of the target in it.
+    pub fn names_recipient(&self) -> bool {
+        self.environment.templates().any(|(_, template)| {
+            let names = template.undeclared_variables(true);
+            names.contains("target") || names.contains("target.recipient")
+        })
+    }
+
     /// JSON on one line.
     fn render(&self, context: minijinja::Value) -> Result<Box<RawValue>> {
         let text = |name: &str| {
@@ -195,7 +203,10 @@ impl<'a> Renderer<'a> {
     /// The message of the next attempt of `target`. Errors are about this target alone, and name what is
     /// wrong: the variable that is missing, or where the rendered body stops being JSON.
     pub fn render(&self, target: &Target) -> Result<Message> {
-        self.render_as(target, key(self.installation, self.task, target), &target.recipient)
+        let key = key(self.installation, self.task, target);
+        // Redirected, it is another message: the provider must not take the real one for a repeat of it.
+        let key = self.redirect_to.map_or(key, |recipient| Uuid::new_v5(&key, recipient.as_bytes()));
+        self.render_as(target, key, &target.recipient)
     }
 
     /// The same for somebody else to look at: under a key that is not the target's, and to another recipient, unless everything is
@@ -392,6 +403,7 @@ mod tests {
         let message = renderer.render(&target(None)).unwrap();
         assert_eq!(message.target.recipient, "me@example.com");
         assert_eq!(message.body.unwrap().get(), r#"{"to": "me@example.com"}"#);
+        assert_ne!(message.key, key(Uuid::nil(), &task, &target(None)), "the real one is not a repeat of it");
     }
 
     #[test]

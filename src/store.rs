@@ -90,6 +90,8 @@ pub struct Lease {
     unknown_run: u16,
     /// A forced run passes the pause that stood when it began, and no later one.
     passes_pause: bool,
+    /// Nothing could be begun in it: the task is not the last served for it.
+    turn_unused: bool,
 }
 
 impl Lease {
@@ -105,6 +107,11 @@ impl Lease {
     /// Unknowns and crashes in a row, across runs.
     pub fn unknown_run(&self) -> u16 {
         self.unknown_run
+    }
+
+    /// Nothing could be begun, since the channel's pace went to others: it stays where it was in the order of turns.
+    pub fn pass_turn(&mut self) {
+        self.turn_unused = true;
     }
 
     /// Counts one answer: an Unknown lengthens the run of them, a Sent ends it.

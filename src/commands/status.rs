@@ -144,7 +144,7 @@ fn notes(task: &Task, counts: &Counts) -> Vec<String> {
     let (id, mut notes) = (task.id, Vec::new());
     if counts.unknown > 0 {
         notes.push(format!(
-            "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as sent|failed|retry` settles them",
+            "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry) settles them",
             targets(counts.unknown)
         ));
     }

@@ -381,7 +381,7 @@ id  name    channel  state                                   sent  failed  unkno
  3  Later   mail     waiting until 2030-01-01T00:00:00.000Z     0       0        0     1      1
  2  春      sms      draft                                      0       0        0     0      0
  1  Spring  mail     finished                                   1       1        1     0      3
-task 1: 1 target unknown: `batch-send targets 1 --status unknown` lists them, `batch-send resolve 1 --all --as sent|failed|retry` settles them
+task 1: 1 target unknown: `batch-send targets 1 --status unknown` lists them, `batch-send resolve 1 --all --as VERDICT` (sent, failed or retry) settles them
 task 1: 1 target failed: `batch-send retry 1` gives each one more attempt
 ";
     assert_eq!(stage.says("status"), expected);

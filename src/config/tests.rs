@@ -257,6 +257,11 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
             "`body` in [channel.c] cannot be read: `attempt` would make a message differ each time, and with `idempotent_for` each must be the same",
         ),
         (
+            channel("redirect_to = \"me\""),
+            "`redirect_to` in [channel.welcome] stands in for `target.recipient`, which `body` in [channel.welcome] does not have: \
+             messages would go to the real recipients",
+        ),
+        (
             channel("redirect_to = \" \""),
             "`redirect_to` in [channel.welcome] is empty: name the one recipient of everything, or take it out",
         ),

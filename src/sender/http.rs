@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use ureq::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, InvalidHeaderValue};
@@ -285,16 +287,18 @@ fn receipt(pointer: Option<&str>) -> Result<Option<Pointer>> {
 /// The password of the URL, the keys that sign, and the values of headers, whole and by word but for the first ("Bearer" is no
 /// secret).
 fn secrets(url: &Uri, settings: &Settings) -> Secrets {
+    let userinfo =
+        url.authority().and_then(|all| all.as_str().rsplit_once('@')).map(|(userinfo, _)| userinfo);
+    // As it goes out, in the header Authorization.
+    let basic = userinfo.map(|all| BASE64_STANDARD.encode(all));
+    let password = userinfo.map(|all| all.split_once(':').map_or(all, |(_, password)| password));
     let plain = ["content-type", "accept", "user-agent", "host"];
     let values = settings
         .headers
         .iter()
         .filter(|(name, _)| !plain.contains(&name.to_ascii_lowercase().as_str()))
         .flat_map(|(_, value)| [value.trim()].into_iter().chain(value.split_whitespace().skip(1)));
-    let userinfo =
-        url.authority().and_then(|all| all.as_str().rsplit_once('@')).map(|(userinfo, _)| userinfo);
-    let password = userinfo.map(|all| all.split_once(':').map_or(all, |(_, password)| password));
     let keys = settings.sign_key.iter().flat_map(SignKey::texts);
     let keys = keys.flat_map(|key| [key.as_str(), key.trim_start_matches(sign::PREFIX)]);
-    Secrets::new(values.chain(password).chain(keys))
+    Secrets::new(values.chain(password).chain(basic.as_deref()).chain(keys))
 }

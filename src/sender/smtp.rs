@@ -378,26 +378,22 @@ impl Sender for Smtp {
             Err(outcome) => return outcome,
         };
         let end = Moment::now() + self.timeout;
-        if let Some(mut connection) = self.take() {
+        let mut kept = self.take();
+        loop {
+            let is_old = kept.is_some();
+            let mut connection = match kept.take().map_or_else(|| self.server.connect(end), Ok) {
+                Ok(connection) => connection,
+                Err(outcome) => return outcome,
+            };
             match self.transact(&mut connection, &mail, until, end) {
                 Ended::Kept(outcome) => {
                     self.keep(connection);
                     return outcome;
                 }
-                Ended::Stale(_) if !end.passed() => {}
+                // Once: the next is a new one.
+                Ended::Stale(_) if is_old && !end.passed() => {}
                 Ended::Over(outcome) | Ended::Stale(outcome) => return outcome,
             }
-        }
-        let mut connection = match self.server.connect(end) {
-            Ok(connection) => connection,
-            Err(outcome) => return outcome,
-        };
-        match self.transact(&mut connection, &mail, until, end) {
-            Ended::Kept(outcome) => {
-                self.keep(connection);
-                outcome
-            }
-            Ended::Over(outcome) | Ended::Stale(outcome) => outcome,
         }
     }
 }

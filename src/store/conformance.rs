@@ -160,6 +160,7 @@ promises! {
         every_turn_starts_from_its_own_statuses_only,
         turns_leave_their_traces,
         cancel_ends_a_task_with_nothing_in_flight,
+        cancel_leaves_no_doubt_behind,
         targets_are_listed_in_the_order_of_id,
         an_error_of_each_ends_the_list,
         peek_shows_what_is_left_and_claims_nothing,

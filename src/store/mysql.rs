@@ -153,7 +153,7 @@ impl Relay for MySql {
         let take = match token {
             Some(token) => format!(
                 "UPDATE {tasks} t SET lock_token = '{token}', lock_owner = {}, lock_at = NOW(3), lock_until = {}, \
-                 served_at = NOW(3), started_at = COALESCE(started_at, NOW(3)) \
+                 started_at = COALESCE(started_at, NOW(3)) \
                  WHERE id = {task} AND status = 'pending' AND ({DUE} OR lock_token = '{token}') AND {not_held}",
                 fitted(&terms.owner, NAME_MOST),
                 after(terms.lease),
@@ -200,7 +200,16 @@ impl Relay for MySql {
         }
         let until = asked + terms.lease - terms.margin;
         let passes_pause = beside && found.status == TaskStatus::Paused;
-        Ok(Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run, passes_pause }))
+        Ok(Leasing::Ours(Lease {
+            task,
+            token,
+            halt,
+            until,
+            terms: terms.clone(),
+            unknown_run,
+            passes_pause,
+            turn_unused: false,
+        }))
     }
 
     fn renew(&mut self, lease: &mut Lease) -> Result<Standing> {
@@ -506,11 +515,15 @@ impl Relay for MySql {
                 last(connection.run(&has)?).rows.into_iter().map(|mut row| row.word()).collect();
             let any = |statuses: &[&str]| statuses.iter().any(|status| found.contains(*status));
             let mut set = "lock_token = NULL, lock_owner = NULL, lock_at = NULL, lock_until = NULL".to_owned();
+            if !lease.turn_unused {
+                set += ", served_at = NOW(3)";
+            }
             if same_halt {
                 set += &format!(", unknown_run = {}", lease.unknown_run);
             }
             let closed = if status != "pending" {
-                if status == "cancelled" && !any(&["processing", "sending"]) {
+                // What it leaves in doubt is for recover to find, and to tell.
+                if status == "cancelled" && !any(&["pending", "processing", "sending", "retry"]) {
                     set += ", finished_at = COALESCE(finished_at, NOW(3))";
                 }
                 Closed::Open

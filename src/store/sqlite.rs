@@ -159,7 +159,16 @@ impl Relay for Sqlite {
         let asked = Moment::now();
         let until = (asked + terms.lease) - terms.margin;
         let lease = |token, halt, unknown_run, passes_pause| {
-            Leasing::Ours(Lease { task, token, halt, until, terms: terms.clone(), unknown_run, passes_pause })
+            Leasing::Ours(Lease {
+                task,
+                token,
+                halt,
+                until,
+                terms: terms.clone(),
+                unknown_run,
+                passes_pause,
+                turn_unused: false,
+            })
         };
         self.writer()
             .write(|tx| {
@@ -182,7 +191,7 @@ impl Relay for Sqlite {
                 }
                 let token = Uuid::new_v4();
                 let sql = format!(
-                    "UPDATE {p}task SET lock_token = ?3, lock_owner = ?4, lock_at = ?2, lock_until = ?5, served_at = ?2, \
+                    "UPDATE {p}task SET lock_token = ?3, lock_owner = ?4, lock_at = ?2, lock_until = ?5, \
                      started_at = COALESCE(started_at, ?2) \
                      WHERE id = ?1 AND status = 'pending' AND (lock_until IS NULL OR lock_until < ?2) \
                      RETURNING halt_at, unknown_run"
@@ -411,17 +420,23 @@ impl Relay for Sqlite {
                 let p = tx.p;
                 let sql = format!(
                     "UPDATE {p}task SET lock_token = NULL, lock_owner = NULL, lock_at = NULL, lock_until = NULL, \
+                     served_at = CASE WHEN ?5 THEN served_at ELSE ?6 END, \
                      unknown_run = CASE WHEN halt_at IS ?3 THEN ?4 ELSE unknown_run END \
                      WHERE id = ?1 AND lock_token = ?2 RETURNING status, COALESCE(started_at, created_at)"
                 );
                 let id = lease.task.cast_signed();
-                let ours = tx.one(&sql, params![id, token.to_string(), lease.halt, lease.unknown_run], |row| {
+                let Lease { halt, unknown_run, turn_unused, .. } = lease;
+                let given_back = params![id, token.to_string(), halt, unknown_run, turn_unused, tx.now];
+                let ours = tx.one(&sql, given_back, |row| {
                     Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
                 })?;
                 let Some((status, started)) = ours else {
                     return Ok(Closed::Lost);
                 };
-                recover::finish_cancelled(tx, Some(lease.task))?;
+                // What it leaves in doubt is for recover to find, and to tell.
+                if status == "cancelled" && !is_open(tx, lease.task)? {
+                    recover::finish_cancelled(tx, Some(lease.task))?;
+                }
                 if status != "pending" || is_open(tx, lease.task)? {
                     return Ok(Closed::Open);
                 }

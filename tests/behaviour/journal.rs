@@ -21,7 +21,7 @@ fn journalled(it: &Sandbox) -> Option<std::path::PathBuf> {
 }
 
 /// Four accepted, their rows held by a third session, the answers in the journal, and the run killed.
-fn four_answers_in_a_dead_runs_journal(it: &Sandbox) -> (Endpoint, u64) {
+pub fn four_answers_in_a_dead_runs_journal(it: &Sandbox) -> (Endpoint, u64) {
     let endpoint =
         Endpoint::new(
             |request| if request.recipient.starts_with("slow") { Cue::AcceptWhenTold } else { Cue::Accept },

@@ -11,6 +11,7 @@
 mod support;
 
 mod answers;
+mod applications;
 mod bad_input;
 mod closing;
 mod crash;
@@ -25,6 +26,7 @@ mod pace;
 mod plans;
 mod quiet;
 mod retrying;
+mod runbook;
 mod secrets;
 mod signed;
 mod smtp;

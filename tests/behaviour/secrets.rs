@@ -86,9 +86,10 @@ fn a_configuration_or_a_database_that_is_refused_shows_none(it: Sandbox) {
 fn http_shows_none(it: Sandbox) {
     let endpoint = Endpoint::new(|request| match request.recipient.as_str() {
         "in-flight" => Cue::AcceptWhenTold,
-        "rejected" => {
-            Cue::Say(422, "no such key: s3cr3t-t0ken, MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw or p4ssw0rd")
-        }
+        "rejected" => Cue::Say(
+            422,
+            "no such key: s3cr3t-t0ken, MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, p4ssw0rd or dXNlcjpwNHNzdzByZA==",
+        ),
         "odd" => {
             Cue::Say(500, r#"{"token": "s3cr3t-t0ken", "sign": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}"#)
         }
@@ -112,7 +113,8 @@ fn http_shows_none(it: Sandbox) {
     let run = run.wait().exits(3);
     all += &(run.stdout + &run.stderr + &everything(&it));
     assert!(all.contains("HTTP 401") && all.contains("HTTP 422"), "{all}");
-    shows_none(&all, &[SECRET, "p4ssw0rd", "MfKQ9r8GKYq"]);
+    // The last is "user:p4ssw0rd" in base64.
+    shows_none(&all, &[SECRET, "p4ssw0rd", "MfKQ9r8GKYq", "dXNlcjpwNHNzdzByZA"]);
 }
 
 fn exec_shows_none(it: Sandbox) {

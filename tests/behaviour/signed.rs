@@ -1,4 +1,4 @@
-//! A signed request is believed by the specification's own library. The library is Python's: `BATCH_SEND_TEST_WEBHOOKS_PYTHON`
+//! A signed request is believed by the specification's own library. The library is Python's: `BATCH_SEND_TEST_PYTHON`
 //! names an interpreter that has `standardwebhooks`; tests/run makes one.
 
 use std::io::Write;
@@ -23,8 +23,8 @@ except WebhookVerificationError as error:
 ";
 
 fn believed(key: &str, request: &Request, body: &str) -> bool {
-    let python = std::env::var("BATCH_SEND_TEST_WEBHOOKS_PYTHON")
-        .expect("BATCH_SEND_TEST_WEBHOOKS_PYTHON names no interpreter; tests/run makes one");
+    let python = std::env::var("BATCH_SEND_TEST_PYTHON")
+        .expect("BATCH_SEND_TEST_PYTHON names no interpreter; tests/run makes one");
     let mut child = Command::new(python)
         .args(["-c", VERIFY])
         .stdin(Stdio::piped())
@@ -42,7 +42,7 @@ fn believed(key: &str, request: &Request, body: &str) -> bool {
 }
 
 #[test]
-#[ignore = "needs the specification's own library: BATCH_SEND_TEST_WEBHOOKS_PYTHON"]
+#[ignore = "needs the specification's own library: BATCH_SEND_TEST_PYTHON"]
 fn the_specifications_own_library_believes_each_attempt_under_the_old_key_and_the_new_one() {
     let it = Sandbox::new(Engine::Sqlite);
     let endpoint = Endpoint::new(|request| if request.nth == 1 { Cue::Answer(421) } else { Cue::Accept });

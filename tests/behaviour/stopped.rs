@@ -9,7 +9,8 @@ on_each_database! {
     late_answers_count,
     late_answers_count_after_a_takeover_in_real_time,
     stopped_before_the_first_byte_it_lets_nothing_leave,
-    stopped_again_and_again;
+    stopped_again_and_again,
+    paused_while_it_was_stopped_it_begins_nothing_more;
     mysql alone:
     stopped_between_the_begin_and_the_first_byte_it_lets_nothing_leave,
     stopped_inside_the_claim,
@@ -22,6 +23,35 @@ const KEYS: &str = "timeout = \"1s\"\nconcurrency = 4";
 
 fn people() -> Vec<String> {
     (0..40).map(|n| format!("person-{n}")).collect()
+}
+
+fn paused_while_it_was_stopped_it_begins_nothing_more(it: Sandbox) {
+    let endpoint = Endpoint::new(|_| Cue::AcceptWhenTold);
+    it.configure(
+        "lease = \"30s\"\nbatch_size = 50",
+        &endpoint.channel("web", "timeout = \"60s\"\nconcurrency = 4"),
+    );
+    let task = it.database.task("web", people());
+    let sleeper = it.call("run").start();
+    wait_until("four messages to be in flight", 20, || endpoint.waiting() == 4);
+    wait_until("the next claim", 20, || it.database.count(task, "processing") > 0);
+    it.stop(&sleeper);
+    // It renews each second: by its end the lease is three seconds old.
+    let end = it.database.moment(27);
+    wait_until("it to stand still for long", 20, || {
+        it.database
+            .number(&format!("SELECT COUNT(*) FROM batch_task WHERE id = {task} AND lock_until < {end}"))
+            == 1
+    });
+    it.call(&format!("task pause {task}")).done().exits(0);
+    // Its answers are there when it wakes up, and its senders idle.
+    endpoint.tell();
+    wait_until("the answers to be on their way", 20, || endpoint.waiting() == 0);
+    sleeper.go_on();
+    sleeper.wait().quietly();
+    assert_eq!(endpoint.requests(), 4);
+    assert_eq!((it.database.count(task, "sent"), it.database.count(task, "pending")), (4, 36));
+    check(&it, task, &endpoint);
 }
 
 fn late_answers_count(it: Sandbox) {

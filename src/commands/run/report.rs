@@ -43,7 +43,7 @@ impl Report {
         self.for_a_person = true;
         log::warn!(
             "task {task} has unknown targets ({reason}): see them with `batch-send targets {task} --status unknown`, \
-             settle them with `batch-send resolve {task} --all --as sent|failed|retry`"
+             settle them with `batch-send resolve {task} --all --as VERDICT` (sent, failed or retry)"
         );
     }
 

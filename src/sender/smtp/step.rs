@@ -88,9 +88,8 @@ pub fn outcome(step: Step, reply: &Reply) -> Option<Outcome> {
         (Step::Dot, 500..=599) => rejected(),
         (Step::Dot, _) => Outcome::Unknown { reason: reason() },
 
-        (Step::Greeting | Step::Hello | Step::StartTls | Step::Reset, _) | (_, 421) => {
-            Outcome::unreached(reason())
-        }
+        (Step::Greeting | Step::Hello | Step::StartTls | Step::Reset, _)
+        | (Step::Challenge | Step::Auth | Step::Mail, 421) => Outcome::unreached(reason()),
 
         (Step::Challenge | Step::Auth, 400..=499) => {
             Outcome::Deferred { reason: reason(), after: None, toll: Toll::Hold }

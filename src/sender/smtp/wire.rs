@@ -22,7 +22,12 @@ pub enum Wire {
 pub struct Timed {
     tcp: TcpStream,
     until: Moment,
+    /// How long one call waits.
+    wait: Duration,
 }
+
+/// One call waits no longer, and is made again while there is time: so the socket is seldom told anew.
+const WAIT: Duration = Duration::from_secs(1);
 
 impl Wire {
     pub fn connect(host: &str, port: u16, until: Moment) -> io::Result<Self> {
@@ -38,7 +43,7 @@ impl Wire {
                 Ok(tcp) => {
                     // The final dot goes by itself, and must not wait for the answer to what went before it.
                     tcp.set_nodelay(true)?;
-                    return Ok(Self::Plain(Timed { tcp, until }));
+                    return Ok(Self::Plain(Timed { tcp, until, wait: Duration::ZERO }));
                 }
                 Err(error) => why = error,
             }
@@ -132,18 +137,19 @@ impl Timed {
         Ok(poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
     }
 
-    /// Does it, with the time that is left, again when a signal came in between.
-    fn timed(
-        &mut self,
-        mut doing: impl FnMut(&mut TcpStream, Option<Duration>) -> io::Result<usize>,
-    ) -> io::Result<usize> {
+    /// Does it, with the time that is left; again when that was not all of it, or a signal came in between.
+    fn timed(&mut self, mut doing: impl FnMut(&mut TcpStream) -> io::Result<usize>) -> io::Result<usize> {
         loop {
-            let left = self.until.left();
-            if left.is_zero() {
+            let wait = self.until.left().min(WAIT);
+            if wait.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            match doing(&mut self.tcp, Some(left)) {
-                // Too early by less than the clock's tick, or a signal.
+            if wait != self.wait {
+                self.tcp.set_read_timeout(Some(wait))?;
+                self.tcp.set_write_timeout(Some(wait))?;
+                self.wait = wait;
+            }
+            match doing(&mut self.tcp) {
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
                 done => return done,
             }
@@ -153,19 +159,13 @@ impl Timed {
 
 impl Read for Timed {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.timed(|tcp, left| {
-            tcp.set_read_timeout(left)?;
-            tcp.read(to)
-        })
+        self.timed(|tcp| tcp.read(to))
     }
 }
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.timed(|tcp, left| {
-            tcp.set_write_timeout(left)?;
-            tcp.write(bytes)
-        })
+        self.timed(|tcp| tcp.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -306,6 +306,31 @@ pub(super) fn cancel_ends_a_task_with_nothing_in_flight(stage: &Stage) {
     assert_eq!((task_status(&mut *store, task), stage.status(id)), (TaskStatus::Cancelled, "sent".into()));
 }
 
+pub(super) fn cancel_leaves_no_doubt_behind(stage: &Stage) {
+    // Settled before the cancel, and after it.
+    for late in [false, true] {
+        let Sending { task, id, mut store, lease, flight } = stage.sending_under(&keyed());
+        store.add(task, &[recipient("nothing was sent to")]).unwrap();
+        let answer = flight.answer(task, retry(true));
+        if late {
+            cancel(&mut *stage.store(), task);
+            settle(&mut *store, vec![answer]);
+            assert_eq!(close(&mut *store, lease), Closed::Open);
+            let recovered = store.recover(None).unwrap();
+            assert_eq!((recovered.unknown, &recovered.doubtful[..]), (1, &[task][..]), "and it is told");
+        } else {
+            settle(&mut *store, vec![answer]);
+            cancel(&mut *store, task);
+        }
+        let row = stage.row(id);
+        assert_eq!((row.status.as_str(), row.retry_at), ("unknown", None), "late {late}");
+        assert!(store.task(task).unwrap().unwrap().finished_at.is_some());
+        let (_, counts) = store.tasks(Some(task), true).unwrap().pop().unwrap();
+        assert_eq!((counts.unknown, counts.pending), (1, 1), "what was not sent is pending");
+        assert_eq!(store.resolve(task, None, Verdict::Sent, &ACT).unwrap(), 1);
+    }
+}
+
 fn listed(store: &mut dyn Store, task: TaskId, statuses: &[&str]) -> Vec<TargetId> {
     let mut found = Vec::new();
     store

@@ -250,6 +250,7 @@ impl Desk for MySql {
             before = Some(status);
             let mut set = set.clone();
             if to == TaskStatus::Cancelled && last(connection.run(&busy)?).rows.is_empty() {
+                connection.run(&recover::left_in_doubt(&tables.target, task))?;
                 set += ", finished_at = NOW(3)";
             }
             connection

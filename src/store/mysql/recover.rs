@@ -12,6 +12,14 @@ struct Dead {
     begun: BTreeMap<TaskId, Vec<TargetId>>,
 }
 
+/// In a cancelled task what waits was not sent; what may have been sent, and will not be sent again, is unknown.
+pub(super) fn left_in_doubt(target: &str, task: TaskId) -> String {
+    format!(
+        "UPDATE {target} FORCE INDEX (k_task_status) SET status = 'unknown', retry_at = NULL, settled_at = NOW(3) \
+         WHERE task_id = {task} AND status IN ('pending', 'retry') AND dedupe_until IS NOT NULL"
+    )
+}
+
 impl MySql {
     pub(super) fn repair(&mut self, only: Option<TaskId>) -> Result<Recovered> {
         let tables = Rc::clone(&self.tables);
@@ -84,6 +92,14 @@ impl MySql {
         if !cancelled.is_empty() {
             let busy = self.having(&cancelled, "('processing', 'sending')")?;
             cancelled.retain(|id| !busy.contains(id));
+        }
+        for id in self.having(&cancelled, "('pending', 'retry')")? {
+            let unknown =
+                self.write("settle what a cancelled task leaves in doubt", &left_in_doubt(target, id))?;
+            if unknown > 0 {
+                recovered.unknown += unknown;
+                recovered.doubtful.push(id);
+            }
         }
         for tasks in cancelled.chunks(CHUNK) {
             let text = format!(

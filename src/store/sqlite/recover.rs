@@ -8,16 +8,28 @@ use super::*;
 /// How long a finished task is still looked at for targets that were committed after its end.
 const REOPENED_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// Cancelled tasks with nothing in flight are over.
-pub(super) fn finish_cancelled(tx: &Tx<'_>, only: Option<TaskId>) -> Result<()> {
+/// Cancelled tasks with nothing in flight are over. What waits in them was not sent; what may have been sent, and will not be sent
+/// again, is unknown: by task, how many.
+pub(super) fn finish_cancelled(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Vec<(TaskId, u64)>> {
+    let p = tx.p;
     let sql = format!(
-        "UPDATE {p}task AS t SET finished_at = ?1 WHERE status = 'cancelled' AND finished_at IS NULL AND (?2 IS NULL OR id = ?2) \
+        "SELECT id FROM {p}task AS t WHERE status = 'cancelled' AND finished_at IS NULL AND (?1 IS NULL OR id = ?1) \
          AND NOT EXISTS (SELECT 1 FROM {p}task_target WHERE task_id = t.id AND status = 'processing') \
-         AND NOT EXISTS (SELECT 1 FROM {p}task_target WHERE task_id = t.id AND status = 'sending')",
-        p = tx.p
+         AND NOT EXISTS (SELECT 1 FROM {p}task_target WHERE task_id = t.id AND status = 'sending')"
     );
-    tx.change(&sql, params![tx.now, only.map(u64::cast_signed)])?;
-    Ok(())
+    let mut doubtful = Vec::new();
+    for id in tx.all(&sql, [only.map(u64::cast_signed)], |row| row.get::<_, i64>(0))? {
+        let sql = format!(
+            "UPDATE {p}task_target SET status = 'unknown', retry_at = NULL, settled_at = ?2 \
+             WHERE task_id = ?1 AND status IN ('pending', 'retry') AND dedupe_until IS NOT NULL"
+        );
+        let unknown = tx.change(&sql, [id, tx.now])?;
+        if unknown > 0 {
+            doubtful.push((id.cast_unsigned(), unknown));
+        }
+        tx.change(&format!("UPDATE {p}task SET finished_at = ?2 WHERE id = ?1"), [id, tx.now])?;
+    }
+    Ok(doubtful)
 }
 
 pub(super) fn recover(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Recovered> {
@@ -76,7 +88,10 @@ pub(super) fn recover(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Recovered> {
             recovered.expired.push((task, reason));
         }
     }
-    finish_cancelled(tx, only)?;
+    for (task, unknown) in finish_cancelled(tx, only)? {
+        recovered.unknown += unknown;
+        recovered.doubtful.push(task);
+    }
     Ok(recovered)
 }
 

@@ -99,6 +99,12 @@ impl Database {
         Self { engine: self.engine, url: self.url.clone(), connection: Mutex::new(connection), name: None }
     }
 
+    /// A session of another user of the server.
+    pub fn another_as(&self, url: &str) -> Self {
+        let connection = Mutex::new(Connection::MySql(Box::new(open_mysql(url))));
+        Self { engine: self.engine, url: url.to_owned(), connection, name: None }
+    }
+
     /// Its name on the server.
     pub fn name(&self) -> &str {
         self.url.rsplit_once('/').unwrap().1

@@ -3,6 +3,7 @@
 
 pub mod checker;
 pub mod database;
+pub mod document;
 pub mod endpoint;
 pub mod gate;
 pub mod process;
