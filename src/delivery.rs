@@ -320,7 +320,7 @@ impl<'a> Delivery<'a> {
         if self.slots.at.elapsed() > SLOT {
             self.slots.free = 0;
         }
-        let group = self.capacity().min(self.stock.len()).min(pace.burst());
+        let group = self.capacity().min(self.stock.len()).min(pace.group());
         if self.slots.free > 0 || group == 0 {
             return;
         }

@@ -10,6 +10,7 @@ pub struct Pace {
     count: u32,
     per: Duration,
     burst: u32,
+    group: u32,
 }
 
 /// Slots are so many hundredths wider than the rate asks for. A group leaves at once and networks deliver in jerks: without
@@ -44,13 +45,20 @@ impl Pace {
         }
         let count: u32 =
             count.parse().ok().filter(|count| (1..=COUNT_MOST).contains(count)).ok_or_else(wrong)?;
-        let burst = burst.unwrap_or((count / per).clamp(1, BURST_MOST));
-        Ok(Self { count, per: Duration::from_secs(per.into()), burst })
+        let second = (count / per).clamp(1, BURST_MOST);
+        // Unasked, it flows in tenths of a second; what comes late may still leave together.
+        let (burst, group) = burst.map_or((second, (second / 10).max(1)), |burst| (burst, burst));
+        Ok(Self { count, per: Duration::from_secs(per.into()), burst, group })
     }
 
     /// How many may leave together.
     pub fn burst(&self) -> usize {
         self.burst as usize
+    }
+
+    /// How many take their slots together: as many as were asked for with `burst`, else a tenth of a second's worth.
+    pub fn group(&self) -> usize {
+        self.group as usize
     }
 
     /// The time that so many slots take.
@@ -94,7 +102,9 @@ mod tests {
         assert_eq!(pace("100/s").burst(), 100);
         assert_eq!(pace("600/min").burst(), 10);
         assert_eq!(pace("50/h").burst(), 1);
-        assert_eq!(Pace::parse("100/s", Some(3)).unwrap().burst(), 3);
+        let asked = Pace::parse("100/s", Some(30)).unwrap();
+        assert_eq!((asked.burst(), asked.group()), (30, 30));
+        assert_eq!([pace("100/s").group(), pace("5/s").group(), pace("50/h").group()], [10, 1, 1]);
     }
 
     #[test]
@@ -102,7 +112,7 @@ mod tests {
         for rate in ["1/s", "20/s", "100/s", "3000/min", "1000/s"] {
             let pace = pace(rate);
             let allowed = pace.slots(Duration::from_secs(10));
-            for group in [1, pace.burst().min(8)] {
+            for group in [1, pace.group()] {
                 let groups = 1
                     + (Duration::from_secs(10) - Duration::from_nanos(1)).as_nanos()
                         / pace.span(group).as_nanos();
