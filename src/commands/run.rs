@@ -41,6 +41,10 @@ const STUCK: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Tasks that wait for the same slot heard of it one after the other: so near to it they are all looked at, and the least recently
+/// served comes first.
+const SOON: Duration = Duration::from_millis(50);
+
 /// The sender of each channel, in the order of the configuration.
 type Senders = Vec<Box<dyn Sender>>;
 
@@ -426,7 +430,7 @@ impl<'a> Run<'a> {
     /// The tasks that are not to be served now, and when the first of them may be.
     fn left_alone(&self) -> (Vec<TaskId>, Option<Moment>) {
         let mut left_alone = self.left_alone.lock().unwrap_or_else(PoisonError::into_inner);
-        left_alone.retain(|_, until| until.is_none_or(|until| !until.passed()));
+        left_alone.retain(|_, until| until.is_none_or(|until| until.left() > SOON));
         (left_alone.keys().copied().collect(), left_alone.values().copied().flatten().min())
     }
 

@@ -19,7 +19,6 @@ on_each_database! {
     a_slow_task_does_not_hold_up_another,
     a_task_that_comes_while_a_slot_is_waited_for_is_sent,
     each_group_asks_for_its_slots_once,
-    equal_tasks_on_a_slow_channel_take_turns,
     nothing_leaves_outside_the_window,
     what_was_deferred_across_the_edge_waits,
 }
@@ -223,18 +222,6 @@ fn a_task_that_comes_while_a_slot_is_waited_for_is_sent(it: Sandbox) {
     wait_until("the other to be sent", 20, || it.database.status(other) == "finished");
     run.terminate();
     run.wait().quietly();
-}
-
-fn equal_tasks_on_a_slow_channel_take_turns(it: Sandbox) {
-    let endpoint = Endpoint::accepting();
-    it.configure("lanes = 2\nturn = \"100ms\"", &endpoint.channel("web", "rate = \"60/min\""));
-    let tasks = [0, 1, 2].map(|n| it.database.task("web", people(20).map(|p| format!("{n}-{p}"))));
-    let sent = || tasks.map(|task| it.database.count(task, "sent"));
-    let run = it.call("run").start();
-    wait_until("six to be sent", 40, || sent().iter().sum::<u64>() == 6);
-    run.terminate();
-    run.wait().quietly();
-    assert!(sent().iter().all(|count| (1..=3).contains(count)), "{:?}", sent());
 }
 
 fn each_group_asks_for_its_slots_once(it: Sandbox) {
