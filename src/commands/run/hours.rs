@@ -27,7 +27,9 @@ impl<'a> Hours<'a> {
 
     /// The channels that may be sent to now.
     pub fn open(&self) -> Vec<&'a str> {
-        let open = |channel: &&Channel| self.refusal(channel).is_none();
+        let now = self.clock.as_ref().map(Clock::now);
+        let open =
+            |channel: &&Channel| channel.window.zip(now).is_none_or(|(window, now)| window.is_open(now));
         self.config.channels.values().filter(open).map(|channel| channel.name.as_str()).collect()
     }
 
