@@ -2,10 +2,12 @@
 //! in commands/, one file each.
 
 mod ask;
+mod choose;
 mod demo;
 mod import;
 mod migrate;
 mod output;
+mod purge;
 mod resolve;
 mod retry;
 mod run;
@@ -55,6 +57,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
+        Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
         Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
     })

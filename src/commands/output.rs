@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::exit::Exit;
 use crate::task::TaskId;
@@ -66,6 +67,16 @@ pub fn plain(text: &str) -> Cow<'_, str> {
         if odd(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     Cow::Owned(shown)
+}
+
+/// How far long work has come, on a terminal only; without a length, how long it has been at work.
+pub fn bar(length: Option<u64>) -> ProgressBar {
+    let (bar, template) = match length {
+        Some(length) => (ProgressBar::new(length), "{wide_bar} {percent}% {msg} ETA {eta}"),
+        None => (ProgressBar::no_length(), "{spinner} {msg} {elapsed}"),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_finish(ProgressFinish::AndClear)
 }
 
 /// "1 target", "2 targets".
