@@ -556,7 +556,7 @@ pub trait Desk {
 
     /// One more attempt, with a new key, for failed targets (all, or these). How many were failed and are pending now. Errors: no
     /// such task; a cancelled one.
-    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<u64>;
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued>;
 
     /// Tasks that ended at least `age` ago, in the order of id: finished, or cancelled with nothing in flight.
     fn ended(&mut self, age: Duration) -> Result<Vec<Task>>;
@@ -597,6 +597,14 @@ pub enum Verdict {
     Failed,
     /// Certainly not delivered: to be sent again, under the same key.
     Retry,
+}
+
+/// What came of a requeue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requeued {
+    pub changed: u64,
+    /// Of those: failed since their recipients were suppressed. Whoever still is fails again.
+    pub suppressed: u64,
 }
 
 /// How a person says which targets.

@@ -89,7 +89,7 @@ pub fn recipients(number: u64) -> String {
     format!("{number} recipient{}", if number == 1 { "" } else { "s" })
 }
 
-/// What `resolve` and `retry` say at their end.
+/// What `resolve` says at its end.
 pub fn changed(id: TaskId, number: u64, done: &str, json: bool, out: &mut dyn Write) -> Result<()> {
     if json {
         writeln!(out, "{}", serde_json::json!({ "id": id, "changed": number }))?;

@@ -486,7 +486,7 @@ fn resolve_settles_what_is_unknown_and_names_what_is_not() {
 fn retry_gives_failed_targets_one_more_attempt() {
     let mut stage = Stage::new();
     stage.settled(3, &[sent(), failed(), failed()]);
-    assert_eq!(stage.json("retry 1 --yes --json"), json!({"id": 1, "changed": 2}));
+    assert_eq!(stage.json("retry 1 --yes --json"), json!({"id": 1, "changed": 2, "suppressed": 0}));
     assert_eq!(stage.status_of("1"), "pending");
     assert_eq!(stage.says("retry 1 --yes"), "0 targets to be sent once more, with a new key\n");
     assert!(stage.refused("retry 9 --yes").starts_with("there is no task 9"));
@@ -516,7 +516,7 @@ fn those_that_are_chosen_are_settled_and_the_others_named() {
         stage.file("failed", &listed);
         assert_eq!(
             stage.json("retry 1 --file {}/failed --yes --json"),
-            json!({"id": 1, "changed": 2}),
+            json!({"id": 1, "changed": 2, "suppressed": 0}),
             "{format}"
         );
         let lease = stage.lease("1", Duration::from_secs(60));

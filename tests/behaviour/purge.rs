@@ -109,7 +109,7 @@ fn an_unresolved_doubt_does_not_vanish(it: Sandbox) {
     });
     it.configure("", &endpoint.channel("web", ""));
     let doubtful = it.database.task("web", ["ann", "closed"]);
-    let clear = it.database.task("web", ["ann"]);
+    let clear = it.database.task("web", ["bob"]);
     it.call("run").done().exits(3);
     ends(&it, doubtful, 91);
     ends(&it, clear, 91);
@@ -129,7 +129,6 @@ fn an_unresolved_doubt_does_not_vanish(it: Sandbox) {
         "{done}"
     );
     assert_eq!((tasks(&it), it.database.status(doubtful).as_str()), (vec![doubtful], "finished"));
-    check(&it, doubtful, &endpoint);
     it.call(&format!("{PURGE} --with-unknown")).done().quietly();
     assert_eq!((tasks(&it), targets(&it, doubtful)), (vec![], 0));
 }

@@ -590,7 +590,7 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
     stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {other}"));
     let token = stage.row(all[0]).token;
     let audits = stage.audits(ACT.what);
-    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap(), 1);
+    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap().changed, 1);
     assert_eq!(stage.audits(ACT.what), audits + 1);
     let row = stage.row(all[0]);
     assert_eq!((row.status.as_str(), row.round, row.attempts, row.settled_at), ("pending", 1, 1, None));
@@ -599,7 +599,7 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
     assert_eq!(others, ["unknown", "sent", "failed"]);
     let claimed = store.claim(&lease, 3).unwrap();
     assert_eq!((ids(&claimed), claimed[0].target().round), (vec![all[0]], 1));
-    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap(), 0);
+    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap().changed, 0);
     usage(stage.store().requeue(999_999, None, &ACT));
 }
 
@@ -614,9 +614,9 @@ pub(super) fn requeue_opens_only_those_that_are_named(stage: &Stage) {
     let other = stage.task(1).1[0];
     stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {other}"));
     stage.sql("DELETE FROM {p}audit");
-    assert_eq!(store.requeue(task, Some(&[other, all[3], 999_999]), &ACT).unwrap(), 0);
+    assert_eq!(store.requeue(task, Some(&[other, all[3], 999_999]), &ACT).unwrap().changed, 0);
     assert_eq!((task_status(&mut *store, task), stage.audits(ACT.what)), (TaskStatus::Finished, 0));
-    assert_eq!(store.requeue(task, Some(&[all[2], all[0], other]), &ACT).unwrap(), 2);
+    assert_eq!(store.requeue(task, Some(&[all[2], all[0], other]), &ACT).unwrap().changed, 2);
     let states = all.iter().map(|id| stage.status(*id)).collect::<Vec<_>>();
     assert_eq!(states, ["pending", "failed", "pending", "pending"]);
     assert_eq!((stage.status(other).as_str(), stage.row(all[2]).round), ("failed", 1));

@@ -408,10 +408,10 @@ impl Desk for MySql {
         };
         let change =
             Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
-        self.change(task, targets, &change, act)
+        Ok(self.change(task, targets, &change, act)?.changed)
     }
 
-    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         let change = Change {
             from: "failed",
             set: "status = 'pending', settled_at = NULL, round = round + 1",
@@ -515,7 +515,7 @@ impl MySql {
         targets: Option<&[TargetId]>,
         change: &Change,
         act: &Act<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Requeued> {
         let tables = Rc::clone(&self.tables);
         let target = &tables.target;
         let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
@@ -525,20 +525,21 @@ impl MySql {
             targets.dedup();
             targets.chunks(CHUNK).map(list).collect::<Vec<_>>().into_iter()
         });
-        let (mut changed, mut after, mut first) = (0, 0, true);
+        let columns = format!("id, last_error <=> {}", quote(SUPPRESSED));
+        let (mut done, mut after, mut first) = (Requeued::default(), 0, true);
         loop {
             let look = match &mut named {
                 Some(chunks) => match chunks.next() {
                     Some(ids) => format!(
-                        "SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
+                        "SELECT {columns} FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
                     ),
                     // Without any, still a word on a task that is not there.
-                    None if first => format!("SELECT id FROM {target} WHERE id = 0"),
-                    None => return Ok(changed),
+                    None if first => format!("SELECT {columns} FROM {target} WHERE id = 0"),
+                    None => return Ok(done),
                 },
                 // Forward only: what a run has made of them meanwhile is not changed twice.
                 None => format!(
-                    "SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
+                    "SELECT {columns} FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
                      ORDER BY id LIMIT {CHUNK} FOR UPDATE"
                 ),
             };
@@ -547,12 +548,16 @@ impl MySql {
                 if status == "cancelled" && change.reopens {
                     return Err(Fault::Final(cancelled(task, change.verb)));
                 }
-                let ids = ids(last(connection.run(&look)?).rows)?;
+                let (mut ids, mut suppressed) = (Vec::new(), 0);
+                for mut row in last(connection.run(&look)?).rows {
+                    ids.push(row.number()?);
+                    suppressed += u64::from(row.flag()?);
+                }
                 if ids.is_empty() {
-                    return Ok(ids);
+                    return Ok((ids, 0));
                 }
                 let reopened = if change.reopens { REOPENED } else { UNFROZEN };
-                let audited: Vec<Option<TargetId>> = match (targets, changed) {
+                let audited: Vec<Option<TargetId>> = match (targets, done.changed) {
                     (Some(_), _) => ids.iter().copied().map(Some).collect(),
                     (None, 0) => vec![None],
                     (None, _) => Vec::new(),
@@ -569,13 +574,15 @@ impl MySql {
                     change.set,
                     list(&ids)
                 ))?;
-                Ok(ids)
+                Ok((ids, suppressed))
             })?;
+            let (found, suppressed) = found;
             first = false;
-            changed += found.len() as u64;
+            done.changed += found.len() as u64;
+            done.suppressed += suppressed;
             match found.last() {
                 Some(last) => after = *last,
-                None if named.is_none() => return Ok(changed),
+                None if named.is_none() => return Ok(done),
                 None => {}
             }
         }

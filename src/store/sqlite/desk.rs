@@ -303,24 +303,31 @@ impl Desk for Sqlite {
             .with_context(|| format!("resolve targets of task {task}"))
     }
 
-    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         self.writer()
             .write(|tx| {
                 let p = tx.p;
                 open_again(tx, task)?;
                 // The token stays: an acceptance that still comes for it wins.
+                let failed =
+                    "WHERE task_id = ?1 AND status = 'failed' AND round < 255 AND (?2 IS NULL OR id = ?2)";
                 let sql = format!(
                     "UPDATE {p}task_target SET status = 'pending', round = round + 1, settled_at = NULL, \
-                     dedupe_until = NULL, message_hash = NULL WHERE task_id = ?1 AND status = 'failed' AND round < 255 \
-                     AND (?2 IS NULL OR id = ?2)"
+                     dedupe_until = NULL, message_hash = NULL {failed}"
                 );
+                let count =
+                    format!("SELECT count(*) FROM {p}task_target {failed} AND last_error = '{SUPPRESSED}'");
+                let mut suppressed = 0;
                 let changed = change(tx, task, targets, act, |target| {
-                    tx.change(&sql, params![task.cast_signed(), target.map(u64::cast_signed)])
+                    let which = params![task.cast_signed(), target.map(u64::cast_signed)];
+                    let among = tx.one(&count, which, |row| row.get::<_, i64>(0))?.unwrap_or(0);
+                    suppressed += among.cast_unsigned();
+                    tx.change(&sql, which)
                 })?;
                 if changed > 0 {
                     reopen(tx, task)?;
                 }
-                Ok(changed)
+                Ok(Requeued { changed, suppressed })
             })
             .with_context(|| format!("retry failed targets of task {task}"))
     }
@@ -472,7 +479,7 @@ fn change(
     task: TaskId,
     targets: Option<&[TargetId]>,
     act: &Act<'_>,
-    one: impl Fn(Option<TargetId>) -> Result<u64>,
+    mut one: impl FnMut(Option<TargetId>) -> Result<u64>,
 ) -> Result<u64> {
     let mut changed = 0;
     let mut change = |target: Option<TargetId>| {
