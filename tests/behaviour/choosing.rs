@@ -162,7 +162,7 @@ fn peak(mut process: Process) -> (u64, crate::support::process::Finished) {
     (peak, process.wait())
 }
 
-const ROWS: usize = 300_000;
+const ROWS: usize = 100_000;
 /// Kept whole, the rows would take more.
 const PEAK_MOST: u64 = 40 * 1024;
 
