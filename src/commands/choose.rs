@@ -27,6 +27,9 @@ pub enum Choice<'a> {
     Stdin,
 }
 
+/// What is done to a slice. How many it changed.
+type OnSlice<'a> = &'a mut dyn FnMut(&mut dyn Desk, &[TargetId]) -> Result<u64>;
+
 /// What came of it.
 pub struct Done {
     pub changed: u64,
@@ -52,14 +55,14 @@ impl<'a> Choice<'a> {
     }
 
     /// Does `act` to those of them that are in `status`. `agree` is asked before anything is changed, with their number where it is
-    /// known. `act` returns how many it changed.
+    /// known.
     pub fn act(
         &self,
         store: &mut dyn Desk,
         task: TaskId,
         status: TargetStatus,
         agree: &mut dyn FnMut(Option<u64>) -> Result<()>,
-        act: &mut dyn FnMut(&mut dyn Desk, &[TargetId]) -> Result<u64>,
+        act: OnSlice<'_>,
     ) -> Result<Done> {
         let mut number = None;
         if !matches!(self, Self::Stdin) {

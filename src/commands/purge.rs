@@ -13,7 +13,7 @@ use super::table::{Column, Table};
 use crate::cli::PurgeArgs;
 use crate::exit::Exit;
 use crate::moment::Moment;
-use crate::store::{Act, Desk, PURGE, Purged, Stays};
+use crate::store::{Act, Desk, PURGE, PURGING, Purged, Stays};
 use crate::task::{Counts, Task, TaskId, TaskStatus, show_time};
 use crate::who;
 
@@ -58,13 +58,18 @@ pub fn run(args: &PurgeArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Resul
         person.agrees(&format!("Remove {which} with {} for good?", targets(number)))?;
     }
     let bar = bar(Some(number));
+    let mut gone = |number| {
+        bar.inc(number);
+        let speed = bar.position() as f64 / bar.elapsed().as_secs_f64();
+        bar.set_message(format!("{}, {speed:.0}/s", targets(bar.position())));
+    };
     let who = who::person();
     let mut left = Vec::new();
     for one in &mut ended {
         if one.stays.is_none() {
             let about = about(&one.task, &one.counts);
             let act = Act { who: &who, what: PURGE, why: Some(&about) };
-            one.stays = remove(store, one.task.id, args, &act, &mut |gone| bar.inc(gone))?;
+            one.stays = remove(store, &one.task, args, &act, &mut gone)?;
         }
         match &one.stays {
             None => log::info!("purged task={}: {about}", one.task.id, about = about(&one.task, &one.counts)),
@@ -91,18 +96,28 @@ pub fn run(args: &PurgeArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Resul
 
 /// Why a task stays, as far as its counts show; the store looks again.
 fn stays(task: &Task, counts: &Counts, with_unknown: bool) -> Option<String> {
-    let on_its_way = counts.processing + counts.sending + counts.invalid;
+    let half_purged = task.status_reason.as_deref() == Some(PURGING);
     let waits = counts.pending + counts.retry;
-    let open = if task.status == TaskStatus::Finished { on_its_way + waits } else { on_its_way };
-    if open > 0 {
-        return Some(because(task.id, Stays::Open));
+    let on_its_way = counts.processing + counts.sending + counts.invalid;
+    if on_its_way > 0 || (waits > 0 && (task.status == TaskStatus::Finished || half_purged)) {
+        return Some(because(task.id, Stays::Open, half_purged));
     }
-    (counts.unknown > 0 && !with_unknown).then(|| because(task.id, Stays::Unknown))
+    let unknown = counts.unknown > 0 && !with_unknown;
+    unknown.then(|| because(task.id, Stays::Unknown, half_purged))
 }
 
-fn because(id: TaskId, stays: Stays) -> String {
+/// `half_purged`: some of its targets are gone, or may be.
+fn because(id: TaskId, stays: Stays, half_purged: bool) -> String {
     match stays {
+        Stays::NotEnded if half_purged => format!(
+            "it was opened again while it was being purged, and has forgotten who got its message: \
+             `batch-send task pause {id}`, and see whom it would send to"
+        ),
         Stays::NotEnded => "it was opened again meanwhile".into(),
+        Stays::Open if half_purged => format!(
+            "somebody added targets to it while it was being purged; they are not sent: \
+             `batch-send targets {id}` shows them, put those who want it into another task"
+        ),
         Stays::Open => format!(
             "it has targets that are neither sent nor failed: `batch-send status {id}` shows how many, and what to do"
         ),
@@ -115,32 +130,21 @@ fn because(id: TaskId, stays: Stays) -> String {
 /// Removes one task, step by step. Why it stays, if so.
 fn remove(
     store: &mut dyn Desk,
-    id: TaskId,
+    task: &Task,
     args: &PurgeArgs,
     act: &Act<'_>,
     gone: &mut dyn FnMut(u64),
 ) -> Result<Option<String>> {
+    let (id, half_purged) = (task.id, task.status_reason.as_deref() == Some(PURGING));
     if let Some(stays) = store.condemn(id, args.finished_before, args.with_unknown, act)? {
-        return Ok(Some(because(id, stays)));
+        return Ok(Some(because(id, stays, half_purged)));
     }
     let mut after = 0;
     loop {
         let began = Moment::now();
         match store.purge(id, args.finished_before, args.with_unknown, after)? {
             Purged::Whole => return Ok(None),
-            Purged::Stays(Stays::NotEnded) => {
-                return Ok(Some(format!(
-                    "it was opened again while it was being purged, and has forgotten who got its message: \
-                     `batch-send task pause {id}`, and see whom it would send to"
-                )));
-            }
-            Purged::Stays(Stays::Open) => {
-                return Ok(Some(format!(
-                    "somebody added targets to it while it was being purged; they are not sent: \
-                     `batch-send targets {id}` shows them, put those who want it into another task"
-                )));
-            }
-            Purged::Stays(stays) => return Ok(Some(because(id, stays))),
+            Purged::Stays(stays) => return Ok(Some(because(id, stays, true))),
             Purged::Some(number, last) => {
                 gone(number);
                 after = last;
