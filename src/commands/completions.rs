@@ -1,0 +1,23 @@
+//! `completions`: what a shell needs to complete the commands of this binary, made from their definition. Asks for neither a
+//! configuration nor a database.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::CommandFactory;
+
+use crate::cli::{Cli, CompletionsArgs, Shell};
+use crate::exit::Exit;
+
+pub fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Exit> {
+    let shell = match args.shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    // Not at once to `out`: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "batch-send", &mut script);
+    out.write_all(&script)?;
+    Ok(Exit::Done)
+}
