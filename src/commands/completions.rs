@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::CommandFactory;
 
 use crate::cli::{Cli, CompletionsArgs, Shell};
@@ -18,6 +18,9 @@ pub fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Exit> {
     // Not at once to `out`: the generator panics where it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "batch-send", &mut script);
-    out.write_all(&script)?;
+    let script = String::from_utf8(script).context("the completions as text")?;
+    // Bash: the generator gives commands after a name with a hyphen two names (clap-rs/clap#6421), and they never meet.
+    let script = script.replace("batch__subcmd__send", "batch__send");
+    out.write_all(script.as_bytes())?;
     Ok(Exit::Done)
 }

@@ -33,7 +33,10 @@ fn set(page: &Path) -> String {
     // Bold and underlined are struck twice.
     let mut text = String::new();
     for c in String::from_utf8(output.stdout).unwrap().chars() {
-        if c == '\u{8}' { drop(text.pop()) } else { text.push(c) }
+        match c {
+            '\u{8}' => _ = text.pop(),
+            c => text.push(c),
+        }
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -45,7 +48,7 @@ fn groff_sets_every_page_without_a_complaint() {
     for page in &pages {
         let text = set(page);
         let name = page.file_stem().unwrap().to_str().unwrap();
-        assert!(text.contains(&format!("NAME {name}")) || text.contains(&name.replace('-', "‐")), "{text}");
+        assert!(text.contains(&format!("NAME {name} - ")), "{text}");
     }
 }
 
