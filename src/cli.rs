@@ -91,6 +91,10 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),
+    /// Print what a shell needs to complete these commands
+    Completions(CompletionsArgs),
+    /// Write the manual pages: one of the whole, and one of each subcommand
+    Man(ManArgs),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -499,6 +503,27 @@ pub struct DemoArgs {
     /// How many targets
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub targets: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// For bash this goes to /usr/share/bash-completion/completions/batch-send, for zsh to a directory of its fpath as
+    /// _batch-send, for fish to ~/.config/fish/completions/batch-send.fish
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to; made when missing
+    pub dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

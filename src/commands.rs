@@ -3,8 +3,10 @@
 
 mod ask;
 mod choose;
+mod completions;
 mod demo;
 mod import;
+mod man;
 mod migrate;
 mod output;
 mod purge;
@@ -33,8 +35,11 @@ use crate::task::{Task, TaskId};
 use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
-    if let Some(Command::Demo(args)) = &cli.command {
-        return demo::run(args, &cli.global);
+    match &cli.command {
+        Some(Command::Demo(args)) => return demo::run(args, &cli.global),
+        Some(Command::Completions(args)) => return output::to_stdout(|out| completions::run(args, out)),
+        Some(Command::Man(args)) => return man::run(args),
+        _ => {}
     }
     let run_args = match &cli.command {
         Some(Command::Run(args)) => args,
@@ -59,7 +64,9 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
+        Some(Command::Migrate(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_)) => {
+            unreachable!("handled above")
+        }
     })
 }
 

@@ -52,7 +52,9 @@ impl Stage {
             Command::Purge(args) => purge::run(&args, store, &mut out),
             Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),
             Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
-            Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
+            Command::Run(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_) => {
+                panic!("not an operator's verb")
+            }
         };
         (ended, String::from_utf8(out).unwrap())
     }
