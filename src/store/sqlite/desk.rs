@@ -1,6 +1,7 @@
 //! What an operator asks of the store on SQLite: the schema, tasks and targets, and a person's word on them.
 
 use super::*;
+use crate::course::Courses;
 use crate::store::migrations::{MIGRATIONS, VERSION, checksum, statements};
 
 /// Targets read in one go; between two goes other stores may write.
@@ -179,6 +180,14 @@ impl Desk for Sqlite {
         })
     }
 
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses> {
+        self.writer().read(|tx| survey::courses(tx, only)).context("read how tasks move")
+    }
+
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details> {
+        self.writer().read(|tx| survey::details(tx, task, exact)).context("read the details of a task")
+    }
+
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
         self.writer().read(|tx| {
             let sql = format!(
@@ -225,15 +234,7 @@ impl Desk for Sqlite {
         }
         let mut last = 0;
         loop {
-            let page = self.writer().read(|tx| {
-                let sql = format!(
-                    "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
-                     last_error, claim_until FROM {p}task_target WHERE id IN ({}) ORDER BY id",
-                    in_order_of_id(tx, &wanted),
-                    p = tx.p
-                );
-                tx.all(&sql, params![task.cast_signed(), last, PAGE], |row| read_row(row, tx.now))
-            })?;
+            let page = self.writer().read(|tx| page(tx, task, &wanted, last, PAGE))?;
             let Some(row) = page.last() else {
                 return Ok(());
             };
@@ -491,6 +492,23 @@ fn in_order_of_id(tx: &Tx<'_>, statuses: &[&str]) -> String {
         })
         .collect();
     format!("{} ORDER BY id LIMIT ?3", stretches.join(" UNION ALL "))
+}
+
+/// The first `most` targets behind an id in these statuses, in the order of id.
+pub(super) fn page(
+    tx: &Tx<'_>,
+    task: TaskId,
+    statuses: &[&str],
+    after: i64,
+    most: i64,
+) -> Result<Vec<TargetRow>> {
+    let sql = format!(
+        "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
+         last_error, claim_until FROM {p}task_target WHERE id IN ({}) ORDER BY id",
+        in_order_of_id(tx, statuses),
+        p = tx.p
+    );
+    tx.all(&sql, params![task.cast_signed(), after, most], |row| read_row(row, tx.now))
 }
 
 fn read_row(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetRow> {
