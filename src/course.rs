@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_of_the_time_in_which_it_was_seen() {
-        let rate = |sent, oldest, began| {
+        let rate = |sent, oldest, began: i64| {
             Recent::new(sent, Duration::from_millis(oldest), at(-began), at(0)).rate()
         };
         assert_eq!(rate(1_000, 2_000, 3_600), 500.0, "as many as were looked for: since the oldest of them");

@@ -11,6 +11,7 @@ mod desk;
 mod hands;
 mod pace;
 mod suppression;
+mod survey;
 mod tasks;
 
 macro_rules! promises {
@@ -173,6 +174,15 @@ promises! {
         a_verdict_in_a_finished_task_changes_its_counts,
         requeue_gives_failed_targets_a_new_key,
         a_cancelled_task_opens_nothing;
+    survey:
+        a_course_tells_since_when_something_is_due,
+        a_course_tells_who_was_started_resumed_or_paused_since,
+        a_course_tells_a_lease_that_was_lost_and_who_is_at_work,
+        a_course_tells_what_the_channel_lets_through,
+        a_rate_is_told_of_what_a_run_holds,
+        details_of_a_task_add_up,
+        details_tell_the_commonest_reasons,
+        details_tell_the_latest_of_the_audit;
     chaos:
         whatever_is_killed_nothing_is_sent_twice_or_lost;
 }

@@ -15,7 +15,8 @@ const IMPORTED_BYTES: usize = 1 << 20;
 const PAGE: usize = 1000;
 
 /// Every word of the column, the empty one of a careless application included.
-pub(super) const STATUSES: [&str; 8] = ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
+pub(super) const STATUSES: [&str; 8] =
+    ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
 
 fn no_such_task(id: TaskId) -> anyhow::Error {
     Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")).into()

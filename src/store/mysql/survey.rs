@@ -71,13 +71,14 @@ impl MySql {
     /// Counts by statistics: the server's guess, which was seen to be twice too high, and never says none; and how far apart the first
     /// and the last id are, which is right for targets that were added together. The less of the two; none is none, and one is one.
     fn estimated(&mut self, tasks: &[TaskId], table: u64) -> Result<HashMap<TaskId, Counts>> {
-        let target = self.tables.target.clone();
+        let tables = Rc::clone(&self.tables);
+        let target = tables.target.as_str();
         let mut found: Vec<(TaskId, String, u64)> = Vec::new();
         for tasks in tasks.chunks(LOOKS / desk::STATUSES.len()) {
             let looks = tasks.iter().flat_map(|task| {
                 desk::STATUSES.iter().map(move |status| {
                     let end = |order: &str| {
-                        format!("({} ORDER BY id {order} LIMIT 1)", stretch(&target, *task, Some(status)))
+                        format!("({} ORDER BY id {order} LIMIT 1)", stretch(target, *task, Some(status)))
                     };
                     format!("SELECT {task}, '{status}', {}, {}", end("ASC"), end("DESC"))
                 })
@@ -91,7 +92,7 @@ impl MySql {
             }
         }
         let looks: Vec<String> =
-            found.iter().map(|(task, status, _)| stretch(&target, *task, Some(status))).collect();
+            found.iter().map(|(task, status, _)| stretch(target, *task, Some(status))).collect();
         let guesses = self.explained(&looks)?;
         let estimated = || Counts { estimated: true, ..Counts::default() };
         let mut counted: HashMap<TaskId, Counts> = tasks.iter().map(|task| (*task, estimated())).collect();
@@ -141,7 +142,8 @@ impl MySql {
             times.map(ms).join(", "),
             tasks_with_pace(&self.tables, "")
         );
-        let mut replies = self.connection.attempt("read how tasks move", |connection, _| connection.run(&text))?;
+        let mut replies =
+            self.connection.attempt("read how tasks move", |connection, _| connection.run(&text))?;
         let rows = replies.pop().map_or(Vec::new(), |reply| reply.rows);
         let mut clock = last(replies).rows.pop().context("the database does not know the time")?;
         let now = time(clock.maybe()?).context("the database does not know the time")?;
@@ -209,7 +211,8 @@ impl MySql {
             }
             for mut row in self.read("look for what is due", &acts)? {
                 let Some(course) = courses.of.get_mut(&row.number()?) else { continue };
-                course.ready_since = time(row.maybe()?).map_or(course.ready_since, |at| at.max(course.ready_since));
+                course.ready_since =
+                    time(row.maybe()?).map_or(course.ready_since, |at| at.max(course.ready_since));
             }
         }
         Ok(())
@@ -232,7 +235,8 @@ impl MySql {
             for mut row in self.read("look at what was sent of late", &looks)? {
                 let (id, sent, oldest): (TaskId, _, i64) = (row.number()?, row.number()?, row.number()?);
                 let Some(course) = courses.of.get_mut(&id) else { continue };
-                let began = tasks.iter().find(|(task, _)| *task == id).map_or(courses.now, |(_, began)| *began);
+                let began =
+                    tasks.iter().find(|(task, _)| *task == id).map_or(courses.now, |(_, began)| *began);
                 let oldest = Duration::from_micros(oldest.max(0).cast_unsigned());
                 course.recent = Some(Recent::new(sent, oldest, began.max(course.ready_since), courses.now));
             }
