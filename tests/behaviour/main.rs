@@ -30,6 +30,7 @@ mod runbook;
 mod secrets;
 mod signed;
 mod smtp;
+mod status;
 mod stopped;
 mod stopping;
 mod suppression;

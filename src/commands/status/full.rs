@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::grid::{Cell, Column, Grid};
 use super::list::tint;
-use super::state::{self, Times};
+use super::state::{self, State, Times};
 use super::{Seen, Survey, held, number};
 use crate::commands::output::{plain, targets};
 use crate::commands::screen::{Screen, Tint};
@@ -77,8 +77,8 @@ fn row(seen: &Seen, survey: &Survey, details: &Details, screen: &Screen) -> Vec<
             &format!("{owner}, since {}, until {}", show_time(since), show_time(until)),
         );
     }
-    if let Some(stall) = &standing.stall {
-        line(Tint::Bad, "stalled", &stall.text(Times::Whole));
+    if let Some(stall) = standing.stall.as_ref().filter(|_| !matches!(standing.state, State::Stalled(_))) {
+        line(Tint::Bad, "stalled", &stall.text());
     }
     if let Some(rate) = standing.rate {
         let end = standing.finishes_in.map(|time: Duration| format!(", finished in {}", state::span(time)));

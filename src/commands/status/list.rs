@@ -38,9 +38,9 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
     let due = tasks.iter().any(|seen| seen.standing.due_since.is_some());
     let mut columns = vec![
         Column::number("id"),
-        Column::text("name").least(10),
+        Column::text("name").least(9),
         Column::text("channel").least(7).spare(7),
-        Column::text("state").least(26),
+        Column::text("state").least(17),
         Column::number("sent"),
         spare_if(Column::number("failed"), none(|seen| seen.counts.failed)),
         spare_if(Column::number("unknown"), none(|seen| seen.counts.unknown)),

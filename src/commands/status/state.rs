@@ -194,7 +194,11 @@ impl Times {
     pub fn at(self, time: &DateTime<Utc>) -> String {
         let Self::Short(now) = self else { return show_time(time) };
         let away = (*time - now).num_seconds();
-        let clock = if time.date_naive() == now.date_naive() { "%H:%MZ" } else { "%Y-%m-%d %H:%MZ" };
+        let clock = match away.unsigned_abs() {
+            _ if time.date_naive() == now.date_naive() => "%H:%MZ",
+            seconds if seconds < 6 * 86_400 => "%a %H:%MZ",
+            _ => "%Y-%m-%d",
+        };
         let span = span(Duration::from_secs(away.unsigned_abs()));
         let away = if away >= 0 { format!("in {span}") } else { format!("{span} ago") };
         format!("{}, {away}", time.format(clock))
@@ -254,7 +258,8 @@ impl State {
             }
             (Self::Waiting(wait), _) => wait.text(times),
             (Self::Expired, _) => "expired: the next run pauses it".into(),
-            (Self::Stalled(stall), _) => format!("stalled: {}", stall.text(times)),
+            (Self::Stalled(stall), Times::Whole) => format!("stalled: {}", stall.text()),
+            (Self::Stalled(stall), Times::Short(now)) => stall.short(now),
             (Self::Paused(Some(reason)), _) => format!("paused: {reason}"),
             (Self::Finished(Some(at)), Times::Short(_)) => format!("finished {}", times.at(at)),
             _ => self.word().into(),
@@ -287,22 +292,36 @@ impl Wait {
     }
 
     fn text(&self, times: Times) -> String {
+        let waits = match times {
+            Times::Whole => "waiting",
+            Times::Short(_) => "waits",
+        };
         match self {
-            Self::Schedule(at) => format!("waiting until {}", times.at(at)),
+            Self::Schedule(at) => format!("{waits} until {}", times.at(at)),
+            Self::Hold(until, _) if waits == "waits" => format!("held until {}", times.at(until)),
             Self::Hold(until, _) => format!("channel held until {}", times.at(until)),
-            Self::Window(opens, hours) => format!("waiting until {}: window {hours}", times.at(opens)),
-            Self::Rate(at) => format!("waiting until {}: rate of the channel", times.at(at)),
-            Self::Retry(at) => format!("waiting until {}: retry", times.at(at)),
-            Self::Turn => "waiting for its turn".into(),
+            Self::Window(opens, hours) => format!("{waits} until {}: window {hours}", times.at(opens)),
+            Self::Rate(at) => format!("{waits} until {}: rate of the channel", times.at(at)),
+            Self::Retry(at) => format!("{waits} until {}: retry", times.at(at)),
+            Self::Turn => format!("{waits} for its turn"),
         }
     }
 }
 
 impl Stall {
-    pub fn text(&self, times: Times) -> String {
+    /// As told behind the word.
+    pub fn text(&self) -> String {
         match self {
-            Self::NoRun(since) => format!("no run took it since {}", times.at(since)),
-            Self::DeadRun { owner, at } => format!("{owner} died, and no run came since {}", times.at(at)),
+            Self::NoRun(since) => format!("no run took it since {}", show_time(since)),
+            Self::DeadRun { owner, at } => format!("{owner} died, and no run came since {}", show_time(at)),
+        }
+    }
+
+    fn short(&self, now: DateTime<Utc>) -> String {
+        let time = |since: &DateTime<Utc>| span((now - since).to_std().unwrap_or_default());
+        match self {
+            Self::NoRun(since) => format!("stalled for {}: no run took it", time(since)),
+            Self::DeadRun { owner, at } => format!("stalled for {}: {owner} died", time(at)),
         }
     }
 }
@@ -459,10 +478,12 @@ mod tests {
         assert_eq!(rates, ["412/s", "5.2/s", "3/s", "30/min", "36/h", "0/s", "10/s"]);
         let short = Times::Short(at(0));
         assert_eq!(short.at(&at(250)), "08:04Z, in 4m10s");
-        assert_eq!(short.at(&at(-90_000)), "2027-01-14 07:00Z, 1d1h ago");
+        assert_eq!(short.at(&at(-90_000)), "Thu 07:00Z, 1d1h ago");
+        assert_eq!(short.at(&at(900_000)), "2027-01-25, in 10d10h");
         assert_eq!(Times::Whole.at(&at(0)), "2027-01-15T08:00:00.000Z");
         let stalled = State::Stalled(Stall::NoRun(at(-720)));
-        assert_eq!(stalled.text(short), "stalled: no run took it since 07:48Z, 12m ago");
+        assert_eq!(stalled.text(short), "stalled for 12m: no run took it");
+        assert_eq!(State::Waiting(Wait::Hold(at(60), 1)).text(short), "held until 08:01Z, in 1m");
         assert_eq!(State::Running(holder()).text(short), "running for 5s (web:1)");
         assert_eq!(
             State::Running(holder()).text(Times::Whole),
