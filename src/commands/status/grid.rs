@@ -172,9 +172,9 @@ id  name            sent  total  state
         assert_eq!(
             at(29),
             "\
-id  name     sent  state
- 7  Sprin…  12345  waiting…
-12  王小明      0"
+id  name       sent  state
+ 7  Spring …  12345  waiting…
+12  王小明        0"
         );
     }
 
