@@ -593,6 +593,11 @@ fn watch_draws_over_what_stood_there(it: Sandbox) {
     wait_until("a first look", 20, || {
         last_frame(&terminal.drawn()).iter().any(|line| line.contains("Summer"))
     });
+    let frame = last_frame(&terminal.drawn());
+    assert!(
+        frame.len() <= 12 && frame.iter().any(|line| line.ends_with("more lines: without --watch")),
+        "{frame:?}"
+    );
     terminal.interrupt();
     assert_eq!(terminal.wait().0, Some(0));
     let (code, drawn) = it.call("status 999 --watch").on_terminal(80, 24).wait();

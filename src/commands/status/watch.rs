@@ -115,7 +115,10 @@ fn draw(out: &mut dyn Write, survey: &Survey, lines: &[String], screen: &Screen,
     let heading = format!("batch-send status, {}, ctrl-C ends it", show_time(&survey.now));
     let heading = screen.paint(Tint::Faint, &cut(&heading, columns));
     write!(out, "{HOME}{heading}{CLEAR_LINE}")?;
-    for line in lines.iter().take(rows.saturating_sub(2)) {
+    let room = rows.saturating_sub(2);
+    let fits = if lines.len() <= room { lines.len() } else { room.saturating_sub(1) };
+    let more = format!("and {} more lines: without --watch", lines.len() - fits);
+    for line in lines[..fits].iter().chain((fits < lines.len()).then_some(&more)) {
         write!(out, "\r\n{}{CLEAR_LINE}", cut_painted(line, columns))?;
     }
     write!(out, "\r\n{CLEAR_BELOW}")?;

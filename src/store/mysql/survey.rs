@@ -225,7 +225,7 @@ impl MySql {
                 format!(
                     "(SELECT {task}, COUNT(*), COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(settled_at), NOW(3)), 0) \
                      FROM (SELECT settled_at FROM {} FORCE INDEX (k_task_status) \
-                     WHERE task_id = {task} AND status = 'sent' ORDER BY id DESC LIMIT {RECENT_MOST}) latest \
+                     WHERE task_id = {task} AND status = 'sent' ORDER BY id DESC LIMIT {RECENT_MOST}) AS latest \
                      WHERE settled_at > NOW(3) - INTERVAL {} SECOND)",
                     self.tables.target,
                     RECENT.as_secs()
@@ -250,7 +250,8 @@ impl MySql {
         let of_task = format!("FROM {target} FORCE INDEX (k_task_status) WHERE task_id = {task}");
         let mut details = Details::default();
 
-        let some = format!("SELECT COUNT(*) FROM (SELECT 1 {of_task} LIMIT {}) some", ATTEMPTS_MOST + 1);
+        let some =
+            format!("SELECT COUNT(*) FROM (SELECT 1 {of_task} LIMIT {}) AS looked_at", ATTEMPTS_MOST + 1);
         let few = exact || {
             let row = self.read("count targets", &some)?.pop();
             row.map_or(Ok(0), |mut row| row.number::<u64>())? <= ATTEMPTS_MOST
@@ -269,7 +270,7 @@ impl MySql {
             format!("(SELECT last_error {of_task} AND status = '{status}' ORDER BY id {order} {most})")
         });
         let text = format!(
-            "SELECT last_error, COUNT(*) AS number FROM ({}) some WHERE last_error IS NOT NULL \
+            "SELECT last_error, COUNT(*) AS number FROM ({}) AS looked_at WHERE last_error IS NOT NULL \
              GROUP BY last_error ORDER BY number DESC, last_error LIMIT {DETAILED}",
             stretches.join(" UNION ALL ")
         );

@@ -153,30 +153,35 @@ impl Desk for Sqlite {
         self.writer().read(|tx| read_one_task(tx, id))
     }
 
-    /// Counting a million rows of this file takes a moment: nothing is estimated here.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
         self.writer().read(|tx| {
             let sql = format!("{} WHERE ?1 IS NULL OR id = ?1 ORDER BY id DESC", select_tasks(tx.p));
-            let tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
+            let mut tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
                 let frozen = |column: usize| {
                     row.get::<_, Option<i64>>(column).map(|count| count.map(i64::cast_unsigned))
                 };
-                Ok((read_task(row, tx.now)?, [frozen(16)?, frozen(17)?, frozen(18)?]))
+                let counts = match [frozen(16)?, frozen(17)?, frozen(18)?] {
+                    [Some(sent), Some(failed), Some(unknown)] => {
+                        Some(Counts { sent, failed, unknown, ..Counts::default() })
+                    }
+                    _ => None,
+                };
+                Ok((read_task(row, tx.now)?, counts))
             })?;
-            tasks
-                .into_iter()
-                .map(|(task, frozen)| {
-                    // One that was added to behind our back must not hide behind frozen counts.
-                    let thawed = exact || (only.is_some() && is_open(tx, task.id)?);
-                    let counts = match frozen {
-                        [Some(sent), Some(failed), Some(unknown)] if !thawed => {
-                            Counts { sent, failed, unknown, ..Counts::default() }
-                        }
-                        _ => count(tx, task.id)?,
-                    };
-                    Ok((task, counts))
-                })
-                .collect()
+            for (task, frozen) in &mut tasks {
+                // One that was added to behind our back must not hide behind frozen counts.
+                if exact || (only.is_some() && is_open(tx, task.id)?) {
+                    *frozen = None;
+                }
+            }
+            let open: Vec<TaskId> =
+                tasks.iter().filter(|(_, counts)| counts.is_none()).map(|(task, _)| task.id).collect();
+            let mut counted = survey::count(tx, &open, exact)?;
+            let counts = |(task, frozen): (Task, Option<Counts>)| {
+                let counts = frozen.or_else(|| counted.remove(&task.id)).unwrap_or_default();
+                (task, counts)
+            };
+            Ok(tasks.into_iter().map(counts).collect())
         })
     }
 
@@ -456,27 +461,6 @@ fn open_again(tx: &Tx<'_>, task: TaskId) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn count(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
-    let sql =
-        format!("SELECT status, count(*) FROM {p}task_target WHERE task_id = ?1 GROUP BY status", p = tx.p);
-    let mut counts = Counts::default();
-    for (word, number) in tx.all(&sql, [task.cast_signed()], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
-    })? {
-        counts.add(&word, number);
-    }
-    if counts.sending > 0 {
-        let sql = format!(
-            "SELECT count(*) FROM {p}task_target WHERE task_id = ?1 AND status = 'sending' \
-             AND (claim_until IS NULL OR claim_until < ?2)",
-            p = tx.p
-        );
-        let overdue = tx.one(&sql, [task.cast_signed(), tx.now], |row| row.get::<_, i64>(0))?;
-        counts.overdue = overdue.unwrap_or(0).cast_unsigned();
-    }
-    Ok(counts)
 }
 
 /// The first ?3 ids after ?2 of task ?1 in these statuses, in order. One statement a status: each reads its stretch of

@@ -1,4 +1,7 @@
-//! What `status` shows, on SQLite: courses, and the details of one task. One snapshot each; it never waits for a writer.
+//! What `status` shows, on SQLite: counts, courses, and the details of one task. One snapshot each; it never waits for a writer. What
+//! cannot be counted in about a second is estimated, as on MySQL; SQLite has no statistics, but ids that can be looked at.
+
+use std::collections::HashMap;
 
 use rusqlite::params;
 
@@ -8,6 +11,115 @@ use crate::course::{Course, Courses, Gate, Lost, RECENT, RECENT_MOST, Recent};
 /// Pending rows that may bear the reason why they were given back: those are the first.
 const GIVEN_BACK: i64 = 1_000;
 
+/// About so many targets are counted for one answer, unless it is to be exact.
+const COUNTED: i64 = 1_000_000;
+
+/// So few of a status are counted even of a task that is estimated.
+const FEW: i64 = 1_000;
+
+/// Ids that an estimate looks at, and ten times as many where not all were what it looked for.
+const LOOKS: i64 = 40;
+
+/// The counts of tasks that have none frozen: the smallest first, about a million targets; the others are estimated.
+pub(super) fn count(tx: &Tx<'_>, tasks: &[TaskId], exact: bool) -> Result<HashMap<TaskId, Counts>> {
+    let mut sizes: Vec<(i64, TaskId)> = tasks.iter().map(|task| (0, *task)).collect();
+    if !exact && rows_at_most(tx)? > COUNTED {
+        for (size, task) in &mut sizes {
+            let stretches = stretches(tx, *task)?;
+            *size = stretches.iter().map(|(_, first, last)| last - first + 1).sum();
+        }
+        sizes.sort_unstable();
+    }
+    let (mut spent, mut counted) = (0_i64, HashMap::new());
+    for (size, task) in sizes {
+        spent = spent.saturating_add(size);
+        let mut counts = if spent <= COUNTED { counted_one(tx, task)? } else { estimated(tx, task)? };
+        if counts.sending > 0 {
+            let sql = format!(
+                "SELECT count(*) FROM {p}task_target WHERE task_id = ?1 AND status = 'sending' \
+                 AND (claim_until IS NULL OR claim_until < ?2)",
+                p = tx.p
+            );
+            let overdue = tx.one(&sql, [task.cast_signed(), tx.now], |row| row.get::<_, i64>(0))?;
+            counts.overdue = overdue.unwrap_or(0).cast_unsigned();
+        }
+        counted.insert(task, counts);
+    }
+    Ok(counted)
+}
+
+/// Targets have no more ids than there are between the first and the last.
+fn rows_at_most(tx: &Tx<'_>) -> Result<i64> {
+    let sql = format!(
+        "SELECT COALESCE((SELECT max(id) FROM {p}task_target) - (SELECT min(id) FROM {p}task_target), 0)",
+        p = tx.p
+    );
+    Ok(tx.one(&sql, [], |row| row.get(0))?.unwrap_or(0))
+}
+
+fn counted_one(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
+    let sql =
+        format!("SELECT status, count(*) FROM {p}task_target WHERE task_id = ?1 GROUP BY status", p = tx.p);
+    let mut counts = Counts::default();
+    for (word, number) in tx.all(&sql, [task.cast_signed()], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
+    })? {
+        counts.add(&word, number);
+    }
+    Ok(counts)
+}
+
+/// The first and the last id of each status that a task has targets in: the two ends of its stretch of the index.
+fn stretches(tx: &Tx<'_>, task: TaskId) -> Result<Vec<(&'static str, i64, i64)>> {
+    let end = |order: &str| {
+        let sql = format!(
+            "SELECT id FROM {p}task_target WHERE task_id = ?1 AND status = ?2 ORDER BY id {order} LIMIT 1",
+            p = tx.p
+        );
+        move |word: &str| tx.one(&sql, params![task.cast_signed(), word], |row| row.get::<_, i64>(0))
+    };
+    let (first, last) = (end("ASC"), end("DESC"));
+    let mut found = Vec::new();
+    for word in TargetStatus::ALL.map(TargetStatus::word) {
+        if let (Some(first), Some(last)) = (first(word)?, last(word)?) {
+            found.push((word, first, last));
+        }
+    }
+    Ok(found)
+}
+
+/// Of each status, the ids between its first and its last, less the share that was found to be others'.
+fn estimated(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
+    let p = tx.p;
+    let few = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM {p}task_target WHERE task_id = ?1 AND status = ?2 LIMIT ?3)"
+    );
+    let look = format!("SELECT 1 FROM {p}task_target WHERE id = ?3 AND task_id = ?1 AND status = ?2");
+    let mut counts = Counts { estimated: true, ..Counts::default() };
+    for (word, first, last) in stretches(tx, task)? {
+        let task = task.cast_signed();
+        let some = tx.one(&few, params![task, word, FEW + 1], |row| row.get::<_, i64>(0))?.unwrap_or(0);
+        let number = if some <= FEW {
+            some
+        } else {
+            let mut random = fastrand::Rng::with_seed(first.cast_unsigned());
+            let mut ours = |looks: i64| -> Result<i64> {
+                let mut ours = 0;
+                for _ in 0..looks {
+                    let id = random.i64(first..=last);
+                    ours += i64::from(tx.exists(&look, params![task, word, id])?);
+                }
+                Ok(ours)
+            };
+            // Most were added together, and sent in the order of their ids.
+            let apart = last - first + 1;
+            if ours(LOOKS)? == LOOKS { apart } else { apart / (10 * LOOKS) * ours(10 * LOOKS)? }.max(some)
+        };
+        counts.add(word, number.cast_unsigned());
+    }
+    Ok(counts)
+}
+
 pub(super) fn courses(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Courses> {
     let p = tx.p;
     let now = time(Some(tx.now)).context("the clock has no time")?;
@@ -15,7 +127,7 @@ pub(super) fn courses(tx: &Tx<'_>, only: Option<TaskId>) -> Result<Courses> {
     let mut courses = Courses {
         now,
         at_work: tx.one(&at_work, [tx.now], |row| row.get::<_, Option<i16>>(0))?.flatten(),
-        of: std::collections::HashMap::new(),
+        of: HashMap::new(),
     };
     let sql = format!(
         "SELECT t.id, t.status = 'pending', t.lock_until, t.lock_owner, t.created_at, t.scheduled_at, t.halt_at, t.started_at, \
