@@ -32,6 +32,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::suppression::{SUPPRESSED, Suppression};
@@ -420,6 +421,46 @@ pub struct Act<'a> {
     pub why: Option<&'a str>,
 }
 
+/// What is told of one task, beside its row, its counts and its course.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// None: of so many targets ([`ATTEMPTS_MOST`]) they are summed up only when that is asked for.
+    pub attempts: Option<Attempts>,
+    /// The commonest reasons that targets bear which are not sent, with how many bear them, the commonest first: of each status the
+    /// latest [`REASONS_MOST`], of those that are pending again the first.
+    pub reasons: Vec<(String, u64)>,
+    /// The first unknown targets.
+    pub unknown: Vec<TargetRow>,
+    /// The latest lines of `batch_audit`, the latest first.
+    pub audit: Vec<Audited>,
+    /// How many lines it has.
+    pub audits: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    pub all: u64,
+    /// Targets that needed more than one.
+    pub repeated: u64,
+}
+
+/// A line of `batch_audit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub at: DateTime<Utc>,
+    pub who: String,
+    pub what: String,
+    pub target: Option<TargetId>,
+    pub why: Option<String>,
+}
+
+/// How many of each [`Details`] names.
+pub const DETAILED: usize = 5;
+
+/// Rows that `details` looks at, unless it is to be exact.
+pub const ATTEMPTS_MOST: u64 = 200_000;
+pub const REASONS_MOST: u64 = 10_000;
+
 /// What `turn` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turned {
@@ -536,8 +577,15 @@ pub trait Desk {
     fn task(&mut self, id: TaskId) -> Result<Option<Task>>;
 
     /// Tasks with their counts, newest first. Unless `exact`, finished ones answer from what close froze (`only` one: if nothing of
-    /// it is open again), and open ones above a million targets are estimated.
+    /// it is open again), and of a large table about a million targets are counted, the smallest tasks first; the other tasks are
+    /// estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
+
+    /// How tasks move that are pending, or whose lease was never given back.
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses>;
+
+    /// What else is told of one task. Unless `exact`, of a large one not everything is looked at.
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details>;
 
     /// The first `most` targets of a task that are not settled, as a run would meet them, without those that are suppressed. Claims
     /// nothing.

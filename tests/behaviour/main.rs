@@ -34,6 +34,7 @@ mod runbook;
 mod secrets;
 mod signed;
 mod smtp;
+mod status;
 mod stopped;
 mod stopping;
 mod suppression;
