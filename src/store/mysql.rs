@@ -11,6 +11,7 @@ mod desk;
 mod pace;
 mod recover;
 mod settle;
+mod snapshot;
 mod sql;
 mod suppression;
 #[cfg(test)]

@@ -17,7 +17,8 @@ const COUNTED: u64 = 1_000_000;
 const PAGE: usize = 1000;
 
 /// Every word of the column, the empty one of a careless application included.
-const STATUSES: [&str; 8] = ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
+pub(super) const STATUSES: [&str; 8] =
+    ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
 
 fn no_such_task(id: TaskId) -> anyhow::Error {
     Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")).into()
@@ -362,6 +363,14 @@ impl Desk for MySql {
                 each(row)?;
             }
         }
+    }
+
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>> {
+        self.take_snapshot(task, each)
     }
 
     fn resolve(
