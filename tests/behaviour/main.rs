@@ -25,6 +25,7 @@ mod overlap;
 mod pace;
 mod plans;
 mod quiet;
+mod report;
 mod retrying;
 mod runbook;
 mod secrets;

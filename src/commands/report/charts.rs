@@ -151,10 +151,10 @@ fn draw(x: Axis, most: u64, fill: impl FnOnce(&mut Plane<'_, '_>) -> Result<()>)
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .disable_y_axis()
             .bold_line_style(Ink::Grid.colour().stroke_width(4))
             .light_line_style(TRANSPARENT)
-            .axis_style(Ink::Label.colour().stroke_width(4))
+            .axis_style(Ink::Goal.colour().stroke_width(4))
+            .set_all_tick_mark_size(14)
             .label_style(("", 52).into_font().color(&Ink::Label.colour()))
             .draw()
             .map_err(undrawn)?;

@@ -380,7 +380,7 @@ fn notes(task: &Task, counts: &Counts) -> Vec<Note> {
             note("Nothing of it is sent before".into(), Some(format!("batch-send task start {id}")))
         }
         TaskStatus::Paused if task.expired => {
-            note("It goes on with".into(), Some(format!("batch-send task resume {id} --until TIME|never")));
+            note("It goes on with".into(), Some(format!("batch-send task resume {id} --until TIME")));
         }
         TaskStatus::Paused => note("It goes on with".into(), Some(format!("batch-send task resume {id}"))),
         TaskStatus::Pending | TaskStatus::Finished | TaskStatus::Cancelled => {}

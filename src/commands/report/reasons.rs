@@ -99,9 +99,10 @@ fn is_one_of_many(word: &str) -> bool {
     let word = word.trim_matches(['.', '-']);
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let numbers_and_dots = word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let hexadecimal = word.bytes().all(|b| b.is_ascii_hexdigit());
     word.contains('@')
         || (digits == word.len() && digits >= 5)
-        || (word.len() >= 8 && digits >= 2 && !numbers_and_dots)
+        || (word.len() >= 8 && digits >= if hexadecimal { 1 } else { 2 } && !numbers_and_dots)
 }
 
 #[cfg(test)]
@@ -125,6 +126,7 @@ mod tests {
             ("errcode 40003, rid: 65f1a2b3-0c1d2e3f-44", "errcode …, rid: …"),
             ("connect to 192.168.10.12 port 443: refused", "connect to 192.168.10.12 port 443: refused"),
             ("4.7.1 try after 300 s, api.example.com/v1", "4.7.1 try after 300 s, api.example.com/v1"),
+            ("ref faedabe3 of mailbox2.example", "ref … of mailbox2.example"),
             ("没有这个用户 12345", "没有这个用户 …"),
             ("", ""),
             ("...", "..."),
