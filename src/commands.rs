@@ -44,11 +44,6 @@ pub fn run(cli: &Cli) -> Result<Exit> {
     if let Some(Command::Migrate(args)) = &cli.command {
         return output::to_stdout(|out| migrate::run(args, &config, &database, out));
     }
-    if let Some(Command::Report(args)) = &cli.command {
-        let mut store = database.store()?;
-        let installation = installation(&mut *store)?;
-        return output::to_stdout(|out| report::run(args, installation, &mut *store, out));
-    }
     let opened = || -> Result<Box<dyn Store>> {
         let mut store = database.store()?;
         installation(&mut *store)?;
@@ -59,10 +54,11 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Task(command)) => task::run(command, &config, &mut *opened()?, out),
         Some(Command::Status(args)) => status::run(args, &mut *opened()?, out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
+        Some(Command::Report(args)) => report::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Report(_) | Command::Demo(_)) => unreachable!("handled above"),
+        Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
     })
 }
 

@@ -19,14 +19,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use uuid::Uuid;
 
 use self::figures::Figures;
-use super::no_such_task;
 use super::output::{plain, targets};
+use super::{installation, no_such_task};
 use crate::cli::ReportArgs;
 use crate::exit::Exit;
 use crate::store::Desk;
 use crate::trouble::Trouble;
 
-pub fn run(args: &ReportArgs, installation: Uuid, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+pub fn run(args: &ReportArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+    let installation = installation(store)?;
     let file = Destination::of(&args.html)?;
     let mut figures = Figures::default();
     let bar = bar();

@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{migrate, resolve, retry, status, suppress, targets, task};
+use super::{migrate, report, resolve, retry, status, suppress, targets, task};
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -47,6 +47,7 @@ impl Stage {
             Command::Task(command) => task::run(&command, &self.config, store, &mut out),
             Command::Status(args) => status::run(&args, store, &mut out),
             Command::Targets(args) => targets::run(&args, store, &mut out),
+            Command::Report(args) => report::run(&args, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
             Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),

@@ -182,7 +182,17 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        words(self.html.split_once("<body>").unwrap().1)
+        words(
+            &self
+                .html
+                .split_once("<body>")
+                .unwrap()
+                .1
+                .replace("</td>", " ")
+                .replace("</th>", " ")
+                .replace("</dt>", " ")
+                .replace("</dd>", " "),
+        )
     }
 
     /// Name and milliseconds.

@@ -20,9 +20,9 @@ use super::timeline::{SETTLED, Stretch};
 pub const VIEW: (u32, u32) = (1920, 1000);
 
 const LEFT: u32 = 230;
-const BELOW: u32 = 110;
+const BELOW: u32 = 140;
 const ABOVE: u32 = 40;
-const RIGHT: u32 = 120;
+const RIGHT: u32 = 170;
 
 /// How many labels fit on the axes of a phone.
 const TICKS_MOST: u64 = 4;
@@ -154,7 +154,8 @@ fn draw(x: Axis, most: u64, fill: impl FnOnce(&mut Plane<'_, '_>) -> Result<()>)
             .bold_line_style(Ink::Grid.colour().stroke_width(4))
             .light_line_style(TRANSPARENT)
             .axis_style(Ink::Goal.colour().stroke_width(4))
-            .set_all_tick_mark_size(14)
+            .set_tick_mark_size(LabelAreaPosition::Left, 14)
+            .set_tick_mark_size(LabelAreaPosition::Bottom, 24)
             .label_style(("", 52).into_font().color(&Ink::Label.colour()))
             .draw()
             .map_err(undrawn)?;
@@ -266,7 +267,7 @@ fn compact(number: u64) -> String {
 /// 20 ms, 5 s, 10 min: whole numbers of the largest unit that gives one.
 pub fn span(ms: u64) -> String {
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
-    match units.into_iter().find(|(unit, _)| ms >= *unit && ms % unit == 0) {
+    match units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{} {name}", ms / unit),
         None => format!("{ms} ms"),
     }

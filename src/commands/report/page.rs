@@ -26,7 +26,9 @@ const ATTEMPTS_MOST: usize = 20;
 pub fn render(snapshot: &Snapshot, figures: &Figures, sums: &[Sum], installation: Uuid) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_syntax(
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build()?,
+    );
     environment.add_filter("number", grouped);
     // What a template is called decides what it escapes for.
     environment.add_template("page.html", include_str!("page.html")).context("the page's template")?;
@@ -413,7 +415,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             shown.push(',');
         }
         shown.push(digit);

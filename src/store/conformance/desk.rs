@@ -407,7 +407,11 @@ pub(super) fn a_snapshot_is_of_one_moment(stage: &Stage) {
     assert_eq!(seen, all);
     assert_eq!((snapshot.targets, snapshot.task.status), (5_000, TaskStatus::Pending));
     let mut after = 0;
-    let snapshot = store.snapshot(task, &mut |_| Ok(after += 1)).unwrap().unwrap();
+    let mut count = |_| {
+        after += 1;
+        Ok(())
+    };
+    let snapshot = store.snapshot(task, &mut count).unwrap().unwrap();
     assert_eq!((after, snapshot.targets, snapshot.task.status), (5_001, 5_001, TaskStatus::Paused));
     // The session is what it was: a claim sees what others committed since.
     stage.sql("UPDATE {p}task SET status = 'pending'");
@@ -430,7 +434,11 @@ pub(super) fn a_snapshot_tells_what_a_report_needs(stage: &Stage) {
         ));
     }
     let mut seen = Vec::new();
-    let snapshot = store.snapshot(task, &mut |target| Ok(seen.push(target))).unwrap().unwrap();
+    let mut keep = |target| {
+        seen.push(target);
+        Ok(())
+    };
+    let snapshot = store.snapshot(task, &mut keep).unwrap().unwrap();
     assert_eq!((snapshot.task.id, snapshot.frozen, snapshot.targets), (task, None, 7));
     assert!((snapshot.at.timestamp_millis() - stage.now()).abs() < 10_000);
     seen.sort_by_key(|target| target.id);
