@@ -120,11 +120,14 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Whole or not at all: whoever reads the file meanwhile finds the old page or the new one.
+/// Whole or not at all: whoever reads the file meanwhile finds the old page or the new one. Who may read it stays as it was.
 fn replace(path: &Path, page: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", Uuid::new_v4().simple()));
     let written = File::create_new(&beside).and_then(|mut file| {
+        if let Ok(old) = fs::metadata(path) {
+            file.set_permissions(old.permissions())?;
+        }
         file.write_all(page)?;
         file.sync_all()?;
         fs::rename(&beside, path)
