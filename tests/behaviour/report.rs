@@ -37,6 +37,38 @@ mod in_a_browser {
     }
 }
 
+mod own_server {
+    use crate::support::Sandbox;
+    use crate::support::server::Server;
+
+    /// By the server's own counters.
+    #[test]
+    #[ignore = "starts a MariaDB of its own"]
+    fn a_report_reads_the_targets_of_its_task_and_not_the_table() {
+        let server = Server::start();
+        let it = Sandbox::on_server(&server.url());
+        for (task, from, to) in [(1, 1, 200_000), (2, 200_001, 205_000)] {
+            it.database.draft("web");
+            it.database.execute(&format!(
+                "INSERT INTO batch_task_target (task_id, recipient, status) \
+                 SELECT {task}, CONCAT('person-', seq), IF(seq % 9 = 0, 'unknown', 'sent') FROM seq_{from}_to_{to}"
+            ));
+        }
+        it.database.execute("ANALYZE TABLE batch_task_target");
+        let reads = || {
+            it.database.number(
+                "SELECT SUM(variable_value) FROM information_schema.global_status WHERE variable_name LIKE 'Handler_read%'",
+            )
+        };
+        let before = reads();
+        let page = super::report(&it, 2);
+        let read = reads() - before;
+        assert_eq!(page.number("outcomes", "total", 1), 5_000);
+        // Each once to be counted and once to be told.
+        assert!(read <= 2 * 5_000 + 2_500, "{read} rows read for a report on 5000");
+    }
+}
+
 /// 2026-11-30 00:53:20 UTC.
 const START: i64 = 1_796_000_000_000;
 

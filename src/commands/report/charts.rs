@@ -28,7 +28,7 @@ const RIGHT: u32 = 170;
 const TICKS_MOST: u64 = 4;
 
 /// What a colour is for; its name in the page's style sheet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Ink {
     Settled(usize),
     Answers,
@@ -60,14 +60,8 @@ impl Ink {
 
     /// A colour that stands for it until the drawing is done.
     fn colour(self) -> RGBColor {
-        let number = match self {
-            Self::Settled(as_what) => as_what as u8,
-            Self::Answers => 3,
-            Self::Grid => 4,
-            Self::Goal => 5,
-            Self::Label => 6,
-        };
-        RGBColor(1, 2, number)
+        let place = Self::ALL.iter().position(|ink| *ink == self).unwrap_or_default();
+        RGBColor(1, 2, place as u8)
     }
 }
 
