@@ -565,8 +565,8 @@ pub trait Desk {
         each: &mut dyn FnMut(TargetRow) -> Result<()>,
     ) -> Result<()>;
 
-    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile: by status,
-    /// then in the order of id, in flat memory. None: there is no such task. An error of `each` ends it and is returned; `each` must
+    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile. Those of
+    /// one status come in the order of id; in flat memory. None: there is no such task. An error of `each` ends it and is returned; `each` must
     /// not ask the store. Lost after the first target, the database is not asked again ([`crate::trouble::Kind::TryLater`]).
     fn snapshot(
         &mut self,

@@ -165,6 +165,7 @@ promises! {
         an_error_of_each_ends_the_list,
         a_snapshot_is_of_one_moment,
         a_snapshot_tells_what_a_report_needs,
+        a_snapshot_is_of_one_task,
         peek_shows_what_is_left_and_claims_nothing,
         one_target_is_shown_whatever_its_status,
         counts_add_up,

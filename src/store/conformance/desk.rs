@@ -469,6 +469,36 @@ pub(super) fn a_snapshot_tells_what_a_report_needs(stage: &Stage) {
     assert_eq!(listed(&mut *store, task, &[]).len(), 7, "the store goes on");
 }
 
+pub(super) fn a_snapshot_is_of_one_task(stage: &Stage) {
+    // Among many of another, and close together.
+    let ((wide, mut all), (near, _)) = (stage.draft(1), stage.draft(40));
+    let mut store = stage.store();
+    for (task, name) in [(wide, "x"), (near, "x"), (wide, "y"), (near, "y"), (wide, "z")] {
+        store.add(task, &[recipient(name)]).unwrap();
+    }
+    all.extend(
+        stage
+            .rows(&format!(
+                "SELECT id FROM {{p}}task_target WHERE task_id = {wide} AND id > {} ORDER BY id",
+                all[0]
+            ))
+            .into_iter()
+            .map(|row| row[0].parse::<TargetId>().unwrap()),
+    );
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'unknown' WHERE id = {}", all[1]));
+    for (task, number) in [(wide, 4), (near, 42)] {
+        let mut seen = Vec::new();
+        let mut keep = |target: TargetFacts| {
+            seen.push(target.id);
+            Ok(())
+        };
+        let snapshot = store.snapshot(task, &mut keep).unwrap().unwrap();
+        seen.sort_unstable();
+        assert_eq!((snapshot.targets, seen.len()), (number, number as usize));
+        assert_eq!(task == wide, seen == all);
+    }
+}
+
 pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {
     let (task, all) = stage.task(6);
     let mut store = stage.store();
