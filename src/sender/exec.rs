@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
@@ -255,6 +255,18 @@ impl Sender for Exec {
                 Outcome::Unknown { reason: format!("cannot follow {}: {error}", self.command[0]) }
             }
         }
+    }
+
+    /// Whether the program is there, and is this user's to run. Not started: it would take that for a message.
+    fn probe(&self) -> Result<String, String> {
+        let program = &self.command[0];
+        let found = std::fs::metadata(program).map_err(|error| format!("{program}: {error}"))?;
+        if !found.is_file() {
+            return Err(format!("{program} is no file"));
+        }
+        accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(|error| format!("{program} cannot be run by this user: {}", io::Error::from(error)))?;
+        Ok(format!("{program} can be run"))
     }
 }
 

@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use serde::Deserialize;
 
 use crate::message::Message;
@@ -240,6 +240,23 @@ impl Sender for File {
         match hear.try_recv() {
             Ok(Told::Done(outcome)) => outcome,
             Ok(Told::Lead) | Err(_) => lost(),
+        }
+    }
+
+    /// Whether this user could append, or make the file. Nothing is made, and nothing opened.
+    fn probe(&self) -> Result<String, String> {
+        let path = self.path.display();
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let may = |what: &Path, access| {
+            accessat(CWD, what, access, AtFlags::EACCESS)
+                .map_err(|error| format!("{}: {}", what.display(), io::Error::from(error)))
+        };
+        match fs::metadata(&self.path) {
+            Ok(found) if !found.is_file() => Err(format!("{path} is no regular file")),
+            Ok(_) => may(&self.path, Access::READ_OK | Access::WRITE_OK).map(|()| format!("{path} can be appended to")),
+            Err(error) if error.kind() == ErrorKind::NotFound => may(folder, Access::WRITE_OK | Access::EXEC_OK)
+                .map(|()| format!("{path} will be made by the first message")),
+            Err(error) => Err(format!("{path}: {error}")),
         }
     }
 }
