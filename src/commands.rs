@@ -2,6 +2,7 @@
 //! in commands/, one file each.
 
 mod ask;
+mod check;
 mod demo;
 mod import;
 mod migrate;
@@ -34,6 +35,9 @@ pub fn run(cli: &Cli) -> Result<Exit> {
     if let Some(Command::Demo(args)) = &cli.command {
         return demo::run(args, &cli.global);
     }
+    if let Some(Command::Check(args)) = &cli.command {
+        return output::to_stdout(|out| check::run(args, &cli.global, out));
+    }
     let run_args = match &cli.command {
         Some(Command::Run(args)) => args,
         _ => &cli.run,
@@ -56,7 +60,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
+        Some(Command::Migrate(_) | Command::Check(_) | Command::Demo(_)) => unreachable!("handled above"),
     })
 }
 

@@ -156,7 +156,9 @@ pub fn left(dir: &Path) -> Result<Left> {
         } else if name.ends_with(".jsonl")
             && let Some(file) = lock_of_the_dead(&path)?
         {
-            left.answers += BufReader::new(file).lines().map_while(Result::ok).filter(|line| !line.is_empty()).count() as u64;
+            left.answers +=
+                BufReader::new(file).lines().map_while(Result::ok).filter(|line| !line.is_empty()).count()
+                    as u64;
         }
     }
     Ok(left)

@@ -253,9 +253,12 @@ impl Sender for File {
         };
         match fs::metadata(&self.path) {
             Ok(found) if !found.is_file() => Err(format!("{path} is no regular file")),
-            Ok(_) => may(&self.path, Access::READ_OK | Access::WRITE_OK).map(|()| format!("{path} can be appended to")),
-            Err(error) if error.kind() == ErrorKind::NotFound => may(folder, Access::WRITE_OK | Access::EXEC_OK)
-                .map(|()| format!("{path} will be made by the first message")),
+            Ok(_) => may(&self.path, Access::READ_OK | Access::WRITE_OK)
+                .map(|()| format!("{path} can be appended to")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                may(folder, Access::WRITE_OK | Access::EXEC_OK)
+                    .map(|()| format!("{path} will be made by the first message"))
+            }
             Err(error) => Err(format!("{path}: {error}")),
         }
     }

@@ -217,7 +217,9 @@ impl Sender for Http {
             Some("https") => "with TLS",
             _ => "without TLS",
         };
-        Ok(format!("{host} takes connections, {with_tls}; credentials are not tried, since that would take a request"))
+        Ok(format!(
+            "{host} takes connections, {with_tls}; credentials are not tried, since that would take a request"
+        ))
     }
 }
 

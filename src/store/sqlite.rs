@@ -4,6 +4,7 @@
 //! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
 //! in sqlite/suppression.rs, the connection in sqlite/writer.rs.
 
+mod check;
 mod desk;
 mod pace;
 mod recover;

@@ -37,6 +37,20 @@ impl Writer {
         Ok(Self { path: decode(path)?.into(), prefix: prefix.to_owned(), connection: None })
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A connection that cannot write, on a file that is there.
+    pub(super) fn read_only(&self) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags).map_err(|error| {
+            Trouble::usage(format!("cannot open the database {}: {error}", self.path.display()))
+        })?;
+        connection.busy_timeout(BUSY_MOST)?;
+        Ok(connection)
+    }
+
     pub fn identity(&self) -> String {
         let real =
             self.path.canonicalize().unwrap_or_else(|_| match (self.path.parent(), self.path.file_name()) {
