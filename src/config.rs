@@ -131,8 +131,12 @@ pub fn log_format(global: &Global) -> Result<LogFormat> {
 
 /// Whether a terminal may be shown colours (https://no-color.org).
 pub fn may_colour() -> bool {
-    let is = |name: &str| environment(name).filter(|value| !value.is_empty());
-    is("NO_COLOR").is_none() && is("TERM").is_some_and(|term| term != "dumb")
+    may_colour_in(&environment)
+}
+
+fn may_colour_in(env: Environment) -> bool {
+    let given = |name: &str| env(name).filter(|value| !value.is_empty());
+    given("NO_COLOR").is_none() && given("TERM").is_some_and(|term| term != "dumb")
 }
 
 fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {

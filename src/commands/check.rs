@@ -9,6 +9,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 
 use anyhow::{Error, Result};
 use serde::Serialize;
@@ -180,7 +181,8 @@ fn asked<'a>(args: &CheckArgs, config: &'a Config) -> Result<Vec<&'a Channel>> {
 fn configuration(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let number = config.channels.len();
-    let from = config.file.as_ref().map_or("no file".into(), |file| file.display().to_string());
+    let whole = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone()).display().to_string();
+    let from = config.file.as_ref().map_or("no file".into(), whole);
     let text = format!("{from}, {number} channel{}", if number == 1 { "" } else { "s" });
     findings.push(if number == 0 {
         let way_out = "add a [channel.NAME], as batch-send.example.toml shows";
@@ -306,8 +308,7 @@ fn json(findings: &[Finding], out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "{}", serde_json::to_string(&all)?)?)
 }
 
-fn lines(findings: &[Finding], out: &mut dyn Write) -> Result<()> {
-    let colours = io::stdout().is_terminal() && config::may_colour();
+fn lines(findings: &[Finding], colours: bool, out: &mut dyn Write) -> Result<()> {
     let name = |finding: &Finding| match &finding.about {
         Some(about) => format!("{} {}", finding.what.word(), plain(about)),
         None => finding.what.word().to_owned(),
@@ -359,11 +360,14 @@ mod tests {
             Finding::error(What::Database, "gone", "start it"),
         ];
         let mut out = Vec::new();
-        lines(&findings, &mut out).unwrap();
+        lines(&findings, false, &mut out).unwrap();
         let expected = "ok       clock                the same\n\
                         warning  channel we\\u{202e}b  a\\nb \\u{1b}[2J; wait\n\
                         error    database             gone; start it\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+        let mut out = Vec::new();
+        lines(&findings[2..], true, &mut out).unwrap();
+        assert_eq!(out, b"\x1b[31merror  \x1b[0m  database  gone; start it\n");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Stage {
             Command::Retry(args) => retry::run(&args, store, &mut out),
             Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),
             Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
-            Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
+            Command::Run(_) | Command::Check(_) | Command::Demo(_) => panic!("not an operator's verb"),
         };
         (ended, String::from_utf8(out).unwrap())
     }

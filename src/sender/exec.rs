@@ -434,6 +434,7 @@ mod tests {
     use crate::message::{TargetPart, TaskPart};
     use serde_json::value::RawValue;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use tempfile::TempDir;
     use uuid::Uuid;
@@ -462,6 +463,23 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_probe_looks_at_the_program_and_does_not_start_it() {
+        let dir = TempDir::new().unwrap();
+        let (program, trace) = (dir.path().join("send"), dir.path().join("started"));
+        let probe = || {
+            let command = vec![program.display().to_string()];
+            Exec::open(&Settings { command, exit_codes: ExitCodes::default() }, LONG).unwrap().probe()
+        };
+        assert!(probe().unwrap_err().contains("No such file"));
+        fs::write(&program, format!("#!/bin/sh\ntouch {}\n", trace.display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(probe().unwrap_err().contains("cannot be run by this user"));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(probe().unwrap().ends_with("can be run"));
+        assert!(!trace.exists());
+    }
 
     fn later() -> Moment {
         Moment::now() + LONG

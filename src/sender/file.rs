@@ -389,6 +389,18 @@ mod tests {
         Moment::now() + Duration::from_secs(60)
     }
 
+    #[test]
+    fn a_probe_makes_nothing() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("spool.jsonl");
+        assert!(sender(&path).probe().unwrap().ends_with("will be made by the first message"));
+        assert!(!path.exists());
+        fs::write(&path, "").unwrap();
+        assert!(sender(&path).probe().unwrap().ends_with("can be appended to"));
+        assert!(sender(&dir.path().join("no/spool.jsonl")).probe().unwrap_err().contains("No such file"));
+        assert!(sender(dir.path()).probe().unwrap_err().contains("no regular file"));
+    }
+
     fn sender(path: &Path) -> File {
         File::open(&Settings { path: path.into() }, TIMEOUT).unwrap()
     }

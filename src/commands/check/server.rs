@@ -513,25 +513,40 @@ fn indexes(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
 
 /// One line for all: they fail together.
 fn plans(plans: &[Plan]) -> Finding {
-    let wrong: Vec<String> =
-        plans.iter().filter_map(|plan| Some(format!("{}: {}", plan.about, why_slow(plan)?))).collect();
-    if wrong.is_empty() {
-        return Finding::ok(
+    let told = |why: fn(&Plan) -> Option<String>| -> Vec<String> {
+        plans.iter().filter_map(|plan| Some(format!("{}: {}", plan.about, why(plan)?))).collect()
+    };
+    let (slow, unsaid) = (told(why_slow), told(why_unsaid));
+    if !slow.is_empty() {
+        return Finding::error(
             What::Plans,
-            format!("{} statements that look for rows find them by their index", plans.len()),
+            format!("the server would walk through rows that it need not read: {}", slow.join("; ")),
+            "see the findings about indexes first; then ANALYZE TABLE, or ask whoever knows this server's optimizer",
         );
     }
-    Finding::error(
-        What::Plans,
-        format!("the server would walk through rows that it need not read: {}", wrong.join("; ")),
-        "see the findings about indexes first; then ANALYZE TABLE, or ask whoever knows this server's optimizer",
-    )
+    if !unsaid.is_empty() {
+        return Finding::warning(
+            What::Plans,
+            format!("the server does not say how it finds rows: {}", unsaid.join("; ")),
+            "time a run on a large table before it is relied on",
+        );
+    }
+    Finding::ok(What::Plans, format!("{} statements that look for rows find them by their index", plans.len()))
+}
+
+fn why_unsaid(plan: &Plan) -> Option<String> {
+    match &plan.steps {
+        Ok(steps) if steps.iter().any(|step| step.table == plan.table && !step.access.is_empty()) => None,
+        Ok(_) => Some(format!("nothing about {}", plan.table)),
+        Err(why) => Some(why.clone()),
+    }
 }
 
 fn why_slow(plan: &Plan) -> Option<String> {
     let steps = match &plan.steps {
         Ok(steps) => steps.iter().filter(|step| step.table == plan.table),
-        Err(why) => return Some(why.clone()),
+        // An index that is not there.
+        Err(why) => return why.contains("doesn't exist").then(|| why.clone()),
     };
     steps
         .filter_map(|step| {

@@ -274,7 +274,7 @@ impl MySql {
 
     fn explain(&mut self, text: &str) -> Result<Vec<PlanStep>, String> {
         let rows = self
-            .read("explain a statement", &format!("EXPLAIN {text}"))
+            .read("explain a statement", &format!("{EXPLAIN} {text}"))
             .map_err(|error| format!("{error:#}"))?;
         Ok(rows
             .into_iter()

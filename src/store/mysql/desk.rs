@@ -564,7 +564,7 @@ impl MySql {
                     let mut counts = Counts { estimated: true, ..Counts::default() };
                     for status in STATUSES {
                         let text = format!(
-                            "EXPLAIN SELECT id FROM {target} FORCE INDEX (k_task_status) \
+                            "{EXPLAIN} SELECT id FROM {target} FORCE INDEX (k_task_status) \
                              WHERE task_id = {id} AND status = '{status}'"
                         );
                         let rows = explained_rows(connection, &text)?;

@@ -318,8 +318,12 @@ fn indexes_and_plans() {
         let finding = one(|facts| facts.plans = vec![plan(access, index, extra)]);
         is(&finding, What::Plans, State::Error, &["claim: ", word]);
     }
-    let refused = one(|facts| facts.plans[0].steps = Err("no such key".into()));
-    is(&refused, What::Plans, State::Error, &["no such key"]);
+    let why = "Key 'k_task_status' doesn't exist in table 'batch_task_target'";
+    is(&one(|facts| facts.plans[0].steps = Err(why.into())), What::Plans, State::Error, &[why]);
+    let refused = one(|facts| facts.plans[0].steps = Err("EXPLAIN is not spoken here".into()));
+    is(&refused, What::Plans, State::Warning, &["not spoken here"]);
+    let silent = one(|facts| facts.plans[0].steps = Ok(vec![PlanStep::default()]));
+    is(&silent, What::Plans, State::Warning, &["nothing about batch_task_target"]);
 }
 
 #[test]
