@@ -125,9 +125,9 @@ pub fn run(args: &CheckArgs, global: &Global, out: &mut dyn Write) -> Result<Exi
         Err(error) => vec![Finding::failed(What::Configuration, &error)],
     };
     if args.json {
-        json(&findings, out)?
+        json(&findings, out)?;
     } else {
-        lines(&findings, out)?
+        lines(&findings, io::stdout().is_terminal() && config::may_colour(), out)?;
     }
     Ok(if worst(&findings) == State::Error { Exit::Usage } else { Exit::Done })
 }
@@ -181,7 +181,8 @@ fn asked<'a>(args: &CheckArgs, config: &'a Config) -> Result<Vec<&'a Channel>> {
 fn configuration(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let number = config.channels.len();
-    let whole = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone()).display().to_string();
+    let whole =
+        |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone()).display().to_string();
     let from = config.file.as_ref().map_or("no file".into(), whole);
     let text = format!("{from}, {number} channel{}", if number == 1 { "" } else { "s" });
     findings.push(if number == 0 {

@@ -663,7 +663,8 @@ fn probes(target: &str, task: TaskId, statuses: &[&str]) -> String {
 
 /// How many targets a task has, by the optimizer's estimate.
 fn estimate(connection: &mut Connection, target: &str, task: TaskId) -> Result<u64, Fault> {
-    let text = format!("{EXPLAIN} SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE task_id = {task}");
+    let text =
+        format!("{EXPLAIN} SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE task_id = {task}");
     explained_rows(connection, &text)
 }
 

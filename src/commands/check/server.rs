@@ -531,7 +531,10 @@ fn plans(plans: &[Plan]) -> Finding {
             "time a run on a large table before it is relied on",
         );
     }
-    Finding::ok(What::Plans, format!("{} statements that look for rows find them by their index", plans.len()))
+    Finding::ok(
+        What::Plans,
+        format!("{} statements that look for rows find them by their index", plans.len()),
+    )
 }
 
 fn why_unsaid(plan: &Plan) -> Option<String> {
