@@ -145,7 +145,12 @@ pub struct Left {
 
 pub fn left(dir: &Path) -> Result<Left> {
     let mut left = Left::default();
-    for entry in std::fs::read_dir(dir)? {
+    let entries = match std::fs::read_dir(dir) {
+        // The first run makes it.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(left),
+        entries => entries?,
+    };
+    for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !name.starts_with("journal-") {

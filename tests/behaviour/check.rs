@@ -348,9 +348,10 @@ fn directories_that_will_not_do_are_told(it: Sandbox) {
     is(&all, "state-dir", "warning", &["/tmp/batch-send-state", "would not survive", "`state_dir`"]);
     is(&all, "lock-dir", "warning", &["everybody may write", "chmod 700"]);
     let file = it.write("file", "").display().to_string();
-    let all = with(&file, "/proc/batch-send");
+    let below = format!("{file}/locks");
+    let all = with(&file, &below);
     is(&all, "state-dir", "error", &["it is no directory", "`state_dir`"]);
-    is(&all, "lock-dir", "error", &["cannot write in /proc/batch-send", "`lock_dir`"]);
+    is(&all, "lock-dir", "error", &["cannot write in ", &below, "`lock_dir`"]);
     let all = with("/dev/shm/batch-send-state", "/dev/shm/batch-send-locks");
     is(&all, "state-dir", "warning", &["a restart"]);
     is(&all, "lock-dir", "ok", &[]);
@@ -459,7 +460,7 @@ fn tables_that_were_changed_by_hand_are_told_with_the_statement_that_mends_them(
         it.database.execute(change);
         let all = check(&it);
         is(&all, what, "error", &["ALTER TABLE"]);
-        if change.contains("k_task") || change.contains("k_status") {
+        if change.ends_with("DROP KEY k_task_status") || change.ends_with("DROP KEY k_status") {
             is(&all, "plans", "error", &[]);
         }
         let (_, said) = of(&all, what);

@@ -38,14 +38,12 @@ pub(super) fn look(config: &Config, database: Option<&Database>) -> Vec<Finding>
             Err(refusal) => Finding::failed(What::LockFile, &Error::msg(refusal)),
         });
     }
-    if state.is_dir() {
-        findings.push(match journal::left(state) {
-            Err(error) => {
-                Finding::failed(What::Journal, &error.context("cannot look at the journals in state_dir"))
-            }
-            Ok(left) => judge(left, state),
-        });
-    }
+    findings.push(match journal::left(state) {
+        Err(error) => {
+            Finding::failed(What::Journal, &error.context("cannot look at the journals in state_dir"))
+        }
+        Ok(left) => judge(left, state),
+    });
     findings
 }
 
@@ -174,12 +172,12 @@ impl Seen<'_> {
         };
         if self.free < LITTLE {
             let way_out = "make room: a run whose journal finds none cannot keep an answer that the database does not take";
-            return Finding::warning(self.what, format!("{shown} has {room}"), way_out);
+            return Finding::warning(self.what, format!("{shown}: {room}"), way_out);
         }
         let Some(found) = &self.found else {
             return Finding::ok(
                 self.what,
-                format!("{shown} will be made by the first run, on {}, {room}", self.kind),
+                format!("{shown}: will be made by the first run, {}, {room}", self.kind),
             );
         };
         let mode = found.mode() & 0o7777;
@@ -194,7 +192,7 @@ impl Seen<'_> {
         }
         Finding::ok(
             self.what,
-            format!("{shown} on {}, {room}, mode {mode:04o}, uid {}", self.kind, found.uid()),
+            format!("{shown}: {}, {room}, mode {mode:04o}, uid {}", self.kind, found.uid()),
         )
     }
 }

@@ -17,6 +17,7 @@ impl Writer {
         match std::fs::metadata(&self.path) {
             Ok(found) => facts.bytes = found.len(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.expect_folder()?;
                 facts.missing = true;
                 return Ok(facts);
             }

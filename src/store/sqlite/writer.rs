@@ -41,6 +41,18 @@ impl Writer {
         &self.prefix
     }
 
+    pub(super) fn expect_folder(&self) -> Result<()> {
+        match self.path.parent().filter(|folder| !folder.is_dir()) {
+            None => Ok(()),
+            Some(folder) => Err(Trouble::usage(format!(
+                "no directory {} for the database {}: create it, or correct database_url",
+                folder.display(),
+                self.path.display()
+            ))
+            .into()),
+        }
+    }
+
     /// A connection that cannot write, on a file that is there.
     pub(super) fn read_only(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -68,14 +80,8 @@ impl Writer {
         if self.connection.is_some() {
             return Ok(true);
         }
+        self.expect_folder()?;
         let path = self.path.display();
-        if let Some(folder) = self.path.parent().filter(|folder| !folder.is_dir()) {
-            return Err(Trouble::usage(format!(
-                "no directory {} for the database {path}: create it, or correct database_url",
-                folder.display()
-            ))
-            .into());
-        }
         if !create && !self.path.exists() {
             return Ok(false);
         }
