@@ -126,6 +126,8 @@ pub struct PlanStep {
     /// `ALL` and `index` walk through everything.
     pub access: String,
     pub index: String,
+    /// As the server estimates them.
+    pub rows: u64,
     pub extra: String,
 }
 

@@ -303,7 +303,7 @@ fn what_holds_of_a_channel_is_told(it: Sandbox) {
     };
     let later = if minute == "23:59" { "23:58-23:59".to_owned() } else { format!("{minute}-24:00") };
     let closed = hours(&later);
-    assert!(closed.contains(": not now, from ") || minute < "05:00".to_owned(), "{closed}");
+    assert!(closed.contains(": not now, from ") || minute.as_str() < "05:00", "{closed}");
 }
 
 fn tasks_that_nobody_here_serves_are_told(it: Sandbox) {

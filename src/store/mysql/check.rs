@@ -281,7 +281,7 @@ impl MySql {
             .map(|row| {
                 let [table, access, index, extra] =
                     ["table", "type", "key", "Extra"].map(|name| row.peek(name));
-                PlanStep { table, access, index, extra }
+                PlanStep { table, access, index, rows: row.peek("rows").parse().unwrap_or(0), extra }
             })
             .collect())
     }

@@ -75,8 +75,13 @@ fn healthy() -> ServerFacts {
 
 fn plan(access: &str, index: &str, extra: &str) -> Plan {
     let table = "batch_task_target".to_owned();
-    let step =
-        PlanStep { table: table.clone(), access: access.into(), index: index.into(), extra: extra.into() };
+    let step = PlanStep {
+        table: table.clone(),
+        access: access.into(),
+        index: index.into(),
+        rows: 300_000,
+        extra: extra.into(),
+    };
     Plan { about: "claim", table, indexes: &["k_task_status"], steps: Ok(vec![step]) }
 }
 
@@ -310,6 +315,7 @@ fn indexes_and_plans() {
 
     for (access, index, extra, word) in [
         ("ALL", "", "Using where", "all of batch_task_target"),
+        ("index", "k_task_status", "Using where", "all of batch_task_target"),
         ("index", "PRIMARY", "Using where", "all of batch_task_target"),
         ("range", "PRIMARY", "Using where", "uses PRIMARY"),
         ("index_merge", "k_task_status,k_task_retry", "Using intersect", "uses k_task_status,k_task_retry"),
@@ -318,6 +324,10 @@ fn indexes_and_plans() {
         let finding = one(|facts| facts.plans = vec![plan(access, index, extra)]);
         is(&finding, What::Plans, State::Error, &["claim: ", word]);
     }
+    // A table that has next to nothing in it.
+    let mut small = plan("index", "k_task_status", "Using where");
+    small.steps.as_mut().unwrap()[0].rows = 3;
+    assert_eq!(plans(&[small]).state, State::Ok);
     let why = "Key 'k_task_status' doesn't exist in table 'batch_task_target'";
     is(&one(|facts| facts.plans[0].steps = Err(why.into())), What::Plans, State::Error, &[why]);
     let refused = one(|facts| facts.plans[0].steps = Err("EXPLAIN is not spoken here".into()));
