@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::document::{block, document, statements};
+use crate::applications::Users;
 use crate::support::process::Finished;
 use crate::support::server::Server;
 use crate::support::{Cue, Endpoint, Engine, Sandbox};
@@ -382,44 +382,19 @@ fn the_application_s_triggers_are_told(it: Sandbox) {
 
 // ---- MySQL and MariaDB alone --------------------------------------------------------------------------------------
 
-/// A user of the server with the rights of docs/applications.md, until it is dropped.
-struct User<'a> {
-    it: &'a Sandbox,
-    name: String,
-}
-
-impl<'a> User<'a> {
-    fn new(it: &'a Sandbox) -> Self {
-        let user = Self { it, name: format!("u_{}", it.database.name()) };
-        for statement in statements(&block(&document("docs/applications.md"), "sql grants of batch-send")) {
-            user.execute(&statement);
-        }
-        let port = it.database.url.rsplit_once('/').unwrap().0.rsplit_once(':').unwrap().1.to_owned();
-        let url =
-            format!("mysql://{}:secret%20of%20batch-send@127.0.0.1:{port}/{}", user.name, it.database.name());
-        it.configure_as(&url, "", "");
-        user
-    }
-
-    /// The document's words, for this user and this database.
-    fn execute(&self, statement: &str) {
-        let own =
-            statement.trim_end_matches(';').replace("batch_send@'127.0.0.1'", &format!("{}@'%'", self.name));
-        self.it.database.execute(&own.replace("shop.", &format!("{}.", self.it.database.name())));
-    }
-}
-
-impl Drop for User<'_> {
-    fn drop(&mut self) {
-        let _ = self.it.database.try_execute(&format!("DROP USER {}@'%'", self.name));
-    }
+/// Whoever has the rights of docs/applications.md uses the database from now on.
+fn as_the_document_s_user(it: &Sandbox) -> Users<'_> {
+    let mut users = Users::of(it);
+    users.grant("sql grants of batch-send");
+    it.configure_as(&users.url("send", "secret of batch-send"), "", "");
+    users
 }
 
 fn the_rights_of_the_documents_are_enough_and_not_too_many(it: Sandbox) {
     is(&check(&it), "power", "warning", &["docs/applications.md"]);
-    let user = User::new(&it);
+    let _users = as_the_document_s_user(&it);
     let all = check(&it);
-    is(&all, "rights", "ok", &[&user.name, "CREATE and ALTER"]);
+    is(&all, "rights", "ok", &["_send@", "CREATE and ALTER"]);
     for what in ["tables", "indexes", "plans", "server", "schema"] {
         is(&all, what, "ok", &[]);
     }
@@ -427,8 +402,9 @@ fn the_rights_of_the_documents_are_enough_and_not_too_many(it: Sandbox) {
 }
 
 fn a_right_that_is_missing_is_named_with_the_grant_that_gives_it(it: Sandbox) {
-    let user = User::new(&it);
-    user.execute("REVOKE UPDATE ON shop.batch_task_target FROM batch_send@'127.0.0.1'");
+    let _users = as_the_document_s_user(&it);
+    let name = it.database.name();
+    it.database.execute(&format!("REVOKE UPDATE ON {name}.batch_task_target FROM {name}_send@'127.0.0.1'"));
     let all = check(&it);
     is(&all, "rights", "error", &["lacks UPDATE on batch_task_target"]);
     // The way out is typed as it is.
