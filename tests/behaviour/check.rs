@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 
 use crate::applications::Users;
@@ -25,12 +26,37 @@ on_each_database! {
     answers_in_a_journal_are_told,
     directories_that_will_not_do_are_told,
     tables_of_another_version_are_an_error,
-    the_application_s_triggers_are_told;
+    the_application_s_triggers_are_told,
+    an_index_that_is_gone_is_told,
+    whoever_checks_for_another_user_is_told_so;
     mysql alone:
     the_rights_of_the_documents_are_enough_and_not_too_many,
     a_right_that_is_missing_is_named_with_the_grant_that_gives_it,
     tables_that_were_changed_by_hand_are_told_with_the_statement_that_mends_them,
     a_copy_of_the_database_is_told,
+    a_proxy_in_between_is_told,
+}
+
+#[test]
+fn a_file_in_another_mode_is_told_and_left_so() {
+    let it = Sandbox::new(Engine::Sqlite);
+    assert_eq!(it.database.text("PRAGMA journal_mode = DELETE"), "delete");
+    is(&check(&it), "file", "warning", &["delete mode", "WAL"]);
+    assert_eq!(it.database.text("PRAGMA journal_mode"), "delete", "looking changes nothing");
+}
+
+#[test]
+fn a_damaged_file_is_an_error() {
+    let it = Sandbox::new(Engine::Sqlite);
+    it.database.task("web", (0..2_000).map(|number| format!("ann-{number}@example.com")));
+    it.database.rows("PRAGMA wal_checkpoint(TRUNCATE)");
+    is(&check(&it), "integrity", "ok", &[]);
+    let path = it.path("tasks.db");
+    let mut bytes = fs::read(&path).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half..half + 8_192].fill(7);
+    fs::write(&path, bytes).unwrap();
+    is(&check(&it), "integrity", "error", &["restore a backup"]);
 }
 
 /// The findings that `check --json` prints, as `what [about]` and what it says.
@@ -237,7 +263,7 @@ fn channels_that_cannot_send_are_errors(it: Sandbox) {
     let port = no_mail.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in no_mail.incoming() {
-            std::io::Write::write_all(&mut stream.unwrap(), b"554 not a mail server\r\n").ok();
+            stream.unwrap().write_all(b"554 not a mail server\r\n").ok();
         }
     });
     let api =
@@ -380,6 +406,32 @@ fn the_application_s_triggers_are_told(it: Sandbox) {
     is(&check(&it), "triggers", "warning", &["shop_sees"]);
 }
 
+fn an_index_that_is_gone_is_told(it: Sandbox) {
+    let (drop, words) = match it.database.engine {
+        Engine::Sqlite => {
+            ("DROP INDEX batch_task_target_k_task_retry", ["batch_task_target_k_task_retry", "--print"])
+        }
+        Engine::MySql => {
+            ("ALTER TABLE batch_task_target DROP KEY k_task_retry", ["k_task_retry", "ALTER TABLE"])
+        }
+    };
+    it.database.execute(drop);
+    let all = check(&it);
+    let said = all.iter().find(|(what, state, _)| what.starts_with("indexes") && state == "error");
+    let (.., said) = said.unwrap_or_else(|| panic!("{all:#?}"));
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+}
+
+fn whoever_checks_for_another_user_is_told_so(it: Sandbox) {
+    let state = it.path("state");
+    fs::create_dir(&state).unwrap();
+    is(&check(&it), "user", "ok", &[]);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&state, Some(4711), None).unwrap();
+        is(&check(&it), "user", "warning", &["uid 4711", "the user that cron runs it as"]);
+    }
+}
+
 // ---- MySQL and MariaDB alone --------------------------------------------------------------------------------------
 
 /// Whoever has the rights of docs/applications.md uses the database from now on.
@@ -459,6 +511,42 @@ fn a_copy_of_the_database_is_told(it: Sandbox) {
     let (_, said) = of(&all, "server");
     it.database.execute(&said[said.find("UPDATE ").unwrap()..]);
     is(&check(&it), "server", "ok", &[]);
+}
+
+/// Passes on everything that two sides say, but gives each session another number than the server does, as whoever shares the server's
+/// sessions among clients.
+fn relay_to(server: std::net::SocketAddr) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map(Result::unwrap) {
+            let mut server = TcpStream::connect(server).unwrap();
+            let (mut up, mut back) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut up, &mut back));
+            std::thread::spawn(move || {
+                // The first packet: its head, the protocol, the version and a zero, the session's number.
+                let mut first = [0; 512];
+                let length = server.read(&mut first).unwrap();
+                let number = 5 + first[5..].iter().position(|byte| *byte == 0).unwrap() + 1;
+                first[number] ^= 0xff;
+                let mut client = client;
+                client.write_all(&first[..length]).unwrap();
+                std::io::copy(&mut server, &mut client)
+            });
+        }
+    });
+    port
+}
+
+fn a_proxy_in_between_is_told(it: Sandbox) {
+    is(&check(&it), "proxy", "ok", &[]);
+    let (user, rest) = it.database.url.split_once('@').unwrap();
+    let (place, name) = rest.split_once('/').unwrap();
+    let server = place.to_socket_addrs().unwrap().next().unwrap();
+    it.configure_as(&format!("{user}@127.0.0.1:{}/{name}", relay_to(server)), "", "");
+    let all = check(&it);
+    is(&all, "proxy", "warning", &["replica", "the server itself"]);
+    is(&all, "server", "ok", &[]);
 }
 
 /// On a server of their own: its settings are everybody's.

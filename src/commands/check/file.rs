@@ -1,8 +1,15 @@
 //! What an SQLite database said of itself, judged.
 
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
 use super::host::FileSystem;
 use super::{Finding, What, schema, unseen};
 use crate::store::facts::FileFacts;
+use crate::store::migrations::VERSION;
+use crate::who;
 
 pub(super) fn judge(facts: &FileFacts) -> Vec<Finding> {
     let path = facts.path.display();
@@ -19,19 +26,28 @@ pub(super) fn judge(facts: &FileFacts) -> Vec<Finding> {
         .push(Finding::ok(What::Database, format!("SQLite at {path}, {} KiB", facts.bytes.div_ceil(1024))));
     findings.extend(unseen(&facts.unseen));
     findings.extend(facts.schema.map(schema));
-    if !facts.missing_indexes.is_empty() {
-        findings.push(Finding::error(
+    match facts.missing_indexes.as_slice() {
+        [] if facts.schema == Some(VERSION) => {
+            findings.push(Finding::ok(What::Indexes, "as `migrate` makes them"));
+        }
+        [] => {}
+        missing => findings.push(Finding::error(
             What::Indexes,
-            format!("missing: {}", facts.missing_indexes.join(", ")),
+            format!("not there: {}", missing.join(", ")),
             "make them as `batch-send migrate --print` shows",
-        ));
+        )),
     }
     if !facts.triggers.is_empty() {
         findings.push(triggers(&facts.triggers));
     }
-    findings.push(match FileSystem::holding(&facts.path) {
-        Ok(kind) => place(kind, facts),
-        Err(error) => Finding::failed(What::File, &error.into()),
+    findings.push(match (may_write(&facts.path), FileSystem::holding(&facts.path)) {
+        (Err(error), _) => Finding::error(
+            What::File,
+            format!("user {} may not write {path} and its directory: {error}", who::user()),
+            "give both to this user: SQLite keeps two more files beside it",
+        ),
+        (Ok(()), Ok(kind)) => place(kind, facts),
+        (Ok(()), Err(error)) => Finding::failed(What::File, &error.into()),
     });
     match &facts.damage {
         None => findings.push(Finding::ok(What::Integrity, "not looked at: the file is larger than 256 MiB")),
@@ -45,6 +61,13 @@ pub(super) fn judge(facts: &FileFacts) -> Vec<Finding> {
         )),
     }
     findings
+}
+
+/// The file, and the directory for what SQLite keeps beside it.
+fn may_write(path: &Path) -> io::Result<()> {
+    accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    Ok(accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
 }
 
 pub(super) fn triggers(names: &[String]) -> Finding {

@@ -72,9 +72,7 @@ fn user(state: &Path) -> Finding {
         return Finding::warning(
             What::User,
             format!("{text}, and {dir} is of uid {owner}: what holds for root need not hold for that user"),
-            format!(
-                "check as the user that cron runs it as: setpriv --reuid {owner} --clear-groups batch-send check"
-            ),
+            format!("check as the user that cron runs it as: sudo -u '#{owner}' batch-send check"),
         );
     }
     Finding::ok(What::User, text)
@@ -119,7 +117,9 @@ fn directory<'a>(what: What, path: &'a Path, key: &'static str) -> Result<Seen<'
 impl Seen<'_> {
     fn of_journals(&self) -> Finding {
         let (shown, key) = (self.path.display(), self.key);
-        let fleeting = ["/tmp", "/var/tmp", "/dev/shm", "/run"].iter().any(|dir| self.path.starts_with(dir));
+        // Where a symbolic link leads counts.
+        let real = fs::canonicalize(self.path).unwrap_or_else(|_| self.path.to_owned());
+        let fleeting = ["/tmp", "/var/tmp", "/dev/shm", "/run"].iter().any(|dir| real.starts_with(dir));
         match self.kind {
             FileSystem::Network(name) => Finding::warning(
                 self.what,

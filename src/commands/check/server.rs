@@ -156,10 +156,7 @@ fn proxy(facts: &ServerFacts) -> Finding {
     }
     let words = format!("{} {}", facts.version, variable(facts, "version_comment").unwrap_or_default())
         .to_lowercase();
-    let named = ["ProxySQL", "MaxScale", "pgbouncer", "HAProxy"]
-        .into_iter()
-        .find(|name| words.contains(&name.to_lowercase()));
-    let named = named.or_else(|| variable(facts, "proxysql_version").map(|_| "ProxySQL"));
+    let named = ["ProxySQL", "MaxScale"].into_iter().find(|name| words.contains(&name.to_lowercase()));
     match named {
         None if !facts.relayed => Finding::ok(What::Proxy, "none seen between here and the server"),
         named => Finding::warning(
@@ -403,7 +400,7 @@ fn rights(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
         findings.push(Finding::warning(
             What::Power,
             format!("{user} may do more than it needs: {}", much.join(", ")),
-            "use a user of its own, with the rights that docs/applications.md lists: this one passes read_only, and reaches other databases",
+            "use a user of its own, with the rights that docs/applications.md lists",
         ));
     }
     findings

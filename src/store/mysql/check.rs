@@ -10,7 +10,7 @@ use super::*;
 use crate::store::facts::{Flavour, Plan, PlanStep, ServerFacts, TableFacts};
 
 /// What is asked for of a session of ours. `tx_` is how older servers, and MariaDB, call what is `transaction_` elsewhere.
-const VARIABLES: [&str; 29] = [
+const VARIABLES: [&str; 24] = [
     "aurora_version",
     "autocommit",
     "binlog_format",
@@ -23,22 +23,17 @@ const VARIABLES: [&str; 29] = [
     "lock_wait_timeout",
     "log_bin",
     "max_allowed_packet",
-    "proxysql_version",
     "read_only",
-    "sql_log_bin",
     "sql_mode",
     "super_read_only",
     "sync_binlog",
-    "tidb_version",
     "time_zone",
     "transaction_isolation",
     "transaction_read_only",
     "tx_isolation",
     "tx_read_only",
     "version",
-    "version_comment",
     "wait_timeout",
-    "wsrep_cluster_size",
     "wsrep_on",
 ];
 
@@ -102,6 +97,11 @@ impl MySql {
         for mut row in self.look(facts, "read the server's variables", &text) {
             facts.variables.insert(row.word().to_lowercase(), row.word());
         }
+        // A variable like the others, but asked for in these words a proxy tells its own name.
+        let comment = self.look(facts, "ask who answers", "select @@version_comment limit 1").pop();
+        facts
+            .variables
+            .insert("version_comment".into(), comment.map_or_else(String::new, |mut row| row.word()));
         let variable = |name: &str| facts.variables.get(name).map_or("", String::as_str);
         let (version, comment) = (variable("version").to_owned(), variable("version_comment"));
         facts.number = connection::number_of(&version);
