@@ -434,9 +434,13 @@ pub struct MigrateArgs {
     #[arg(long, conflicts_with = "print")]
     pub check: bool,
 
-    /// Print the statements, for somebody else to run
+    /// Print the statements that the database lacks, for somebody else to run
     #[arg(long)]
     pub print: bool,
+
+    /// Print those from this version on, without asking the database; 0: it has no tables yet
+    #[arg(long, value_name = "VERSION", requires = "print")]
+    pub from: Option<u32>,
 
     /// Print JSON
     #[arg(long, conflicts_with = "print")]

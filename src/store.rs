@@ -97,6 +97,20 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Taken just now; the question was `asked` then.
+    fn new(
+        task: TaskId,
+        token: Option<Uuid>,
+        halt: Option<i64>,
+        asked: Moment,
+        terms: &Terms,
+        unknown_run: u16,
+        passes_pause: bool,
+    ) -> Self {
+        let until = asked + terms.lease - terms.margin;
+        Self { task, token, halt, until, terms: terms.clone(), unknown_run, passes_pause, turn_unused: false }
+    }
+
     pub fn task(&self) -> TaskId {
         self.task
     }

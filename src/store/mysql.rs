@@ -192,18 +192,8 @@ impl Relay for MySql {
                 });
             }
         }
-        let until = asked + terms.lease - terms.margin;
         let passes_pause = beside && found.status == TaskStatus::Paused;
-        Ok(Leasing::Ours(Lease {
-            task,
-            token,
-            halt,
-            until,
-            terms: terms.clone(),
-            unknown_run,
-            passes_pause,
-            turn_unused: false,
-        }))
+        Ok(Leasing::Ours(Lease::new(task, token, halt, asked, terms, unknown_run, passes_pause)))
     }
 
     fn renew(&mut self, lease: &mut Lease) -> Result<Standing> {

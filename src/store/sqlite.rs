@@ -158,18 +158,8 @@ impl Relay for Sqlite {
 
     fn lease(&mut self, task: TaskId, terms: &Terms, beside: bool) -> Result<Leasing> {
         let asked = Moment::now();
-        let until = (asked + terms.lease) - terms.margin;
         let lease = |token, halt, unknown_run, passes_pause| {
-            Leasing::Ours(Lease {
-                task,
-                token,
-                halt,
-                until,
-                terms: terms.clone(),
-                unknown_run,
-                passes_pause,
-                turn_unused: false,
-            })
+            Leasing::Ours(Lease::new(task, token, halt, asked, terms, unknown_run, passes_pause))
         };
         self.writer()
             .write(|tx| {

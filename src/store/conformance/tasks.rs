@@ -212,6 +212,11 @@ pub(super) fn due_goes_by_priority_then_by_the_least_recently_served(stage: &Sta
         alone.push(task.id);
     }
     assert_eq!(order, [tasks[3], tasks[1], tasks[0], tasks[2]], "never served comes first among equals");
+    // Its turn came to nothing: it stays where it was.
+    let mut lease = ours(&mut *store, tasks[1], &terms());
+    lease.pass_turn();
+    close(&mut *store, lease);
+    assert_eq!(stage.store().due(&[CHANNEL], &[tasks[3]]).unwrap().unwrap().id, tasks[1]);
     // Served: its turn is over, whoever comes next.
     let lease = ours(&mut *store, tasks[1], &terms());
     close(&mut *store, lease);
