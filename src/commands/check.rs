@@ -9,7 +9,6 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 
 use anyhow::{Error, Result};
 use serde::Serialize;
@@ -181,9 +180,9 @@ fn asked<'a>(args: &CheckArgs, config: &'a Config) -> Result<Vec<&'a Channel>> {
 fn configuration(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let number = config.channels.len();
-    let whole =
-        |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone()).display().to_string();
-    let from = config.file.as_ref().map_or("no file".into(), whole);
+    // Named from here, it may be anywhere.
+    let file = config.file.as_ref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+    let from = file.as_ref().map_or("no file".into(), |file| file.display().to_string());
     let text = format!("{from}, {number} channel{}", if number == 1 { "" } else { "s" });
     findings.push(if number == 0 {
         let way_out = "add a [channel.NAME], as batch-send.example.toml shows";
@@ -191,7 +190,7 @@ fn configuration(config: &Config) -> Vec<Finding> {
     } else {
         Finding::ok(What::Configuration, format!("{text}; their settings and templates can be read"))
     });
-    let Some(file) = &config.file else { return findings };
+    let Some(file) = &file else { return findings };
     let path = file.display();
     findings.push(match Exposed::of(file) {
         Err(error) => Finding::failed(What::ConfigFile, &Error::new(error)),

@@ -409,7 +409,7 @@ fn the_application_s_triggers_are_told(it: Sandbox) {
 fn an_index_that_is_gone_is_told(it: Sandbox) {
     let (drop, words) = match it.database.engine {
         Engine::Sqlite => {
-            ("DROP INDEX batch_task_target_k_task_retry", ["batch_task_target_k_task_retry", "--print"])
+            ("DROP INDEX batch_task_target_k_task_retry", ["batch_task_target_k_task_retry", "--print --from 0"])
         }
         Engine::MySql => {
             ("ALTER TABLE batch_task_target DROP KEY k_task_retry", ["k_task_retry", "ALTER TABLE"])

@@ -34,7 +34,7 @@ pub(super) fn judge(facts: &FileFacts) -> Vec<Finding> {
         missing => findings.push(Finding::error(
             What::Indexes,
             format!("not there: {}", missing.join(", ")),
-            "make them as `batch-send migrate --print` shows",
+            "make them as `batch-send migrate --print --from 0` shows",
         )),
     }
     if !facts.triggers.is_empty() {

@@ -422,7 +422,7 @@ fn tables(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     for TableForm { name, columns, .. } in &forms {
         let table = format!("{prefix}{name}");
         let Some(found) = facts.tables.get(&table) else {
-            let way_out = "make it as `batch-send migrate --print` shows, or let this user see it";
+            let way_out = "make it as `batch-send migrate --print --from 0` shows, or let this user see it";
             findings.push(
                 Finding::error(What::Tables, "it is not there, or not to be seen by this user", way_out)
                     .about(&table),
