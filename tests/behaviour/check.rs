@@ -408,9 +408,10 @@ fn the_application_s_triggers_are_told(it: Sandbox) {
 
 fn an_index_that_is_gone_is_told(it: Sandbox) {
     let (drop, words) = match it.database.engine {
-        Engine::Sqlite => {
-            ("DROP INDEX batch_task_target_k_task_retry", ["batch_task_target_k_task_retry", "--print --from 0"])
-        }
+        Engine::Sqlite => (
+            "DROP INDEX batch_task_target_k_task_retry",
+            ["batch_task_target_k_task_retry", "--print --from 0"],
+        ),
         Engine::MySql => {
             ("ALTER TABLE batch_task_target DROP KEY k_task_retry", ["k_task_retry", "ALTER TABLE"])
         }
@@ -571,5 +572,20 @@ mod own_server {
             it.database.execute(&format!("SET GLOBAL {setting} = {back}"));
             is(&check(&it), what, "ok", &[]);
         }
+    }
+
+    #[test]
+    #[ignore = "starts a MariaDB of its own"]
+    fn a_server_that_stands_still_is_told_in_time() {
+        let server = Server::start();
+        let it = Sandbox::on_server(&server.url());
+        let endpoint = Endpoint::accepting();
+        it.configure("", &endpoint.channel("web", ""));
+        server.stop();
+        let all = check(&it);
+        server.go_on();
+        assert_eq!(errors(&all), ["database"]);
+        is(&all, "database", "error", &["cannot be reached"]);
+        is(&all, "channel web", "ok", &[]);
     }
 }
