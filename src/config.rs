@@ -1,5 +1,6 @@
 //! Flags, environment and file become one validated `Config`. Every default and limit of the configuration is here.
-//! How a table of the file is read is config/section.rs, what the environment says config/environment.rs. What a channel needs beyond the common keys is declared in
+//! How a table of the file is read is config/section.rs, what the environment says config/environment.rs, what of the file others must
+//! not see config/exposed.rs. What a channel needs beyond the common keys is declared in
 //! its sender's file. Each refusal is one sentence: the file, the table, the key, and the way out; never a value
 //! that may be a secret.
 //!

@@ -241,7 +241,7 @@ fn worst(findings: &[Finding]) -> State {
     findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
 }
 
-/// In the state of a schema that is not ours, and the way out.
+/// Whether these are tables that this binary works with.
 fn schema(found: u32) -> Finding {
     match found {
         VERSION => Finding::ok(What::Schema, format!("version {VERSION}, as this batch-send knows it")),

@@ -2,7 +2,7 @@
 //! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
 //! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, begin and settle
 //! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
-//! in sqlite/suppression.rs, the connection in sqlite/writer.rs.
+//! in sqlite/suppression.rs, the connection in sqlite/writer.rs, what the file says of itself in sqlite/check.rs.
 
 mod check;
 mod desk;

@@ -46,6 +46,14 @@ fn a_file_in_another_mode_is_told_and_left_so() {
 }
 
 #[test]
+fn a_file_that_is_no_database_is_an_error() {
+    let it = Sandbox::new(Engine::Sqlite);
+    let other = it.write("list.csv", &"recipient,name\n".repeat(100));
+    it.configure_as(&format!("sqlite://{}", other.display()), "", "");
+    is(&check(&it), "database", "error", &["list.csv is not an SQLite database"]);
+}
+
+#[test]
 fn a_damaged_file_is_an_error() {
     let it = Sandbox::new(Engine::Sqlite);
     it.database.task("web", (0..2_000).map(|number| format!("ann-{number}@example.com")));

@@ -1,5 +1,6 @@
 //! What an SQLite database says of itself: the facts that `check` judges. Read through a connection of its own that cannot write.
 
+use super::writer::unusable;
 use super::*;
 use crate::store::facts::FileFacts;
 
@@ -27,9 +28,7 @@ impl Writer {
         }
         let connection = self.read_only()?;
         let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0));
-        facts.journal_mode = text("PRAGMA journal_mode").map_err(|error| {
-            anyhow::Error::new(error).context(Trouble::usage(format!("cannot read the database {path}")))
-        })?;
+        facts.journal_mode = text("PRAGMA journal_mode").map_err(|error| unusable(&self.path, error))?;
         let mut unseen = Vec::new();
         let all = |sql: &str, unseen: &mut Vec<String>| -> Vec<String> {
             let rows = || -> rusqlite::Result<Vec<String>> {

@@ -56,9 +56,8 @@ impl Writer {
     /// A connection that cannot write, on a file that is there.
     pub(super) fn read_only(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.path, flags).map_err(|error| {
-            Trouble::usage(format!("cannot open the database {}: {error}", self.path.display()))
-        })?;
+        let connection =
+            Connection::open_with_flags(&self.path, flags).map_err(|error| unusable(&self.path, error))?;
         connection.busy_timeout(BUSY_MOST)?;
         Ok(connection)
     }
@@ -92,23 +91,11 @@ impl Writer {
         // The built-in wait is unfair to the point of starvation; ours is `patiently`.
         connection.busy_timeout(Duration::ZERO)?;
         connection.set_prepared_statement_cache_capacity(100);
-        let unusable = |error: rusqlite::Error| match error.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase) => {
-                anyhow::Error::new(Trouble::usage(format!("{path} is not an SQLite database")))
-            }
-            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-                let text = format!(
-                    "cannot write {path}: this user must own the file and its directory, or may write both"
-                );
-                anyhow::Error::new(error).context(Trouble::usage(text))
-            }
-            _ => error.into(),
-        };
         let mode: String = patiently(&self.path, || {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
         })
         .map_err(|error| match error.downcast::<rusqlite::Error>() {
-            Ok(error) => unusable(error),
+            Ok(error) => unusable(&self.path, error),
             Err(error) => error,
         })?;
         if mode != "wal" || connection.is_readonly("main")? {
@@ -167,6 +154,21 @@ impl Writer {
                 error
             }
         })
+    }
+}
+
+/// Why a file cannot be used, and the way out.
+pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => Trouble::usage(format!("{path} is not an SQLite database")).into(),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            let text = format!(
+                "cannot write {path}: this user must own the file and its directory, or may write both"
+            );
+            anyhow::Error::new(error).context(Trouble::usage(text))
+        }
+        _ => error.into(),
     }
 }
 
