@@ -80,11 +80,13 @@ pub enum Command {
     Targets(TargetsArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
-    /// One more attempt, with a new key, for every failed target of a task
+    /// One more attempt, with a new key, for failed targets of a task: all, or those that are chosen
     Retry(RetryArgs),
     /// The list of those who get nothing
     #[command(subcommand)]
     Suppress(SuppressCommand),
+    /// Remove tasks that ended long ago, with their targets
+    Purge(PurgeArgs),
     /// Bring the tables to this version
     Migrate(MigrateArgs),
     /// Look at everything that runs rely on: configuration, host, database, channels
@@ -93,6 +95,10 @@ pub enum Command {
     Check(CheckArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),
+    /// Print what a shell needs to complete these commands
+    Completions(CompletionsArgs),
+    /// Write the manual pages: one of the whole, and one of each subcommand
+    Man(ManArgs),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -291,6 +297,10 @@ pub struct TargetsArgs {
     #[arg(long, value_name = "STATUS,...", value_delimiter = ',')]
     pub status: Vec<String>,
 
+    /// What became of these recipients, exactly as they are in the rows; one that the task has not is named, with exit 1
+    #[arg(long, value_name = "X", num_args = 1.., conflicts_with = "status")]
+    pub recipient: Vec<String>,
+
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
 }
@@ -302,18 +312,36 @@ pub enum Format {
     Jsonl,
 }
 
+/// Which targets of the task: at most one of these. Those that are not in the right status stay as they are, and are named with
+/// exit 1.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("which").required(true).args(["target", "all"])))]
-pub struct ResolveArgs {
-    pub id: TaskId,
-
-    /// These unknown targets; those that are not unknown stay as they are, and are named with exit 1
+#[group(skip)]
+pub struct WhichArgs {
+    /// These, by their ids; those that the verb is not for stay as they are, and are named with exit 1
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     pub target: Vec<TargetId>,
 
-    /// Every unknown target of the task
+    /// Those of these recipients, exactly as they are in the rows
+    #[arg(long, value_name = "X", num_args = 1..)]
+    pub recipient: Vec<String>,
+
+    /// Those of a file: CSV with a header, or JSON lines, with `id` or else `recipient`; whatever else is there is passed over, so
+    /// that what `targets` prints can be given back. A bad line ends it before anything is changed; from - (stdin), where it stands
+    #[arg(long, value_name = "FILE|-")]
+    pub file: Option<PathBuf>,
+
+    /// Every one that the verb is for
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["target", "recipient", "file", "all"])))]
+pub struct ResolveArgs {
+    pub id: TaskId,
+
+    #[command(flatten)]
+    pub which: WhichArgs,
 
     /// What is known of them now; `retry` sends them again
     #[arg(long = "as", value_enum)]
@@ -340,8 +368,12 @@ pub enum ResolveAs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").args(["target", "recipient", "file", "all"])))]
 pub struct RetryArgs {
     pub id: TaskId,
+
+    #[command(flatten)]
+    pub which: WhichArgs,
 
     /// Why, for the audit
     #[arg(long)]
@@ -429,6 +461,29 @@ pub struct SuppressImportArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct PurgeArgs {
+    /// Those that finished, or were cancelled with nothing in flight any more, so long ago; at least 1h
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    pub finished_before: Duration,
+
+    /// Those with unknown targets, too; else they stay, and are named with exit 3
+    #[arg(long)]
+    pub with_unknown: bool,
+
+    /// Say which tasks, and how many targets; remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// Change nothing; exit 0 when the tables are at this version, else 2
     #[arg(long, conflicts_with = "print")]
@@ -469,6 +524,27 @@ pub struct DemoArgs {
     pub targets: u32,
 }
 
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// For bash this goes to /usr/share/bash-completion/completions/batch-send, for zsh to a directory of its fpath as
+    /// _batch-send, for fish to ~/.config/fish/completions/batch-send.fish
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to; made when missing
+    pub dir: PathBuf,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Never,
@@ -489,6 +565,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     number.checked_mul(unit).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// How long ago a task has ended that may be purged. Within the first hour a run may reopen it.
+fn age(text: &str) -> Result<Duration, String> {
+    let age = duration(text)?;
+    if (Duration::from_secs(3_600)..=Duration::from_secs(3650 * 86_400)).contains(&age) {
+        return Ok(age);
+    }
+    Err(format!("\"{text}\" is not between 1h and 3650d"))
 }
 
 fn when(text: &str) -> Result<When, String> {

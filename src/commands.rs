@@ -3,10 +3,14 @@
 
 mod ask;
 mod check;
+mod choose;
+mod completions;
 mod demo;
 mod import;
+mod man;
 mod migrate;
 mod output;
+mod purge;
 mod resolve;
 mod retry;
 mod run;
@@ -32,11 +36,14 @@ use crate::task::{Task, TaskId};
 use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
-    if let Some(Command::Demo(args)) = &cli.command {
-        return demo::run(args, &cli.global);
-    }
-    if let Some(Command::Check(args)) = &cli.command {
-        return output::to_stdout(|out| check::run(args, &cli.global, out));
+    match &cli.command {
+        Some(Command::Check(args)) => {
+            return output::to_stdout(|out| check::run(args, &cli.global, out));
+        }
+        Some(Command::Demo(args)) => return demo::run(args, &cli.global),
+        Some(Command::Completions(args)) => return output::to_stdout(|out| completions::run(args, out)),
+        Some(Command::Man(args)) => return man::run(args),
+        _ => {}
     }
     let run_args = match &cli.command {
         Some(Command::Run(args)) => args,
@@ -59,8 +66,17 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
+        Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Check(_) | Command::Demo(_)) => unreachable!("handled above"),
+        Some(
+            Command::Migrate(_)
+            | Command::Check(_)
+            | Command::Demo(_)
+            | Command::Completions(_)
+            | Command::Man(_),
+        ) => {
+            unreachable!("handled above")
+        }
     })
 }
 

@@ -148,6 +148,7 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
     if status == TaskStatus::Cancelled {
         bail!(refused(id, status));
     }
+    let was_finished = status == TaskStatus::Finished;
     let source = Source::open(&args.targets)?;
     let added = import(id, source, &args.targets, store, "keeps")?;
     let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
@@ -156,8 +157,12 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
     } else {
         writeln!(out, "{} added, {} repeated", targets(added.new), added.repeated)?;
     }
-    if status == TaskStatus::Draft {
-        hint(&format!("task {id} is in draft; next:\n  batch-send task start {id}"));
+    match status {
+        TaskStatus::Draft => hint(&format!("task {id} is in draft; next:\n  batch-send task start {id}")),
+        TaskStatus::Pending if was_finished => {
+            hint(&format!("task {id} was finished and is pending again: the next run sends what was added"));
+        }
+        _ => {}
     }
     Ok(Exit::Done)
 }

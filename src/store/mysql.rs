@@ -1,5 +1,5 @@
 //! The store on MySQL and MariaDB: what a run asks (`Relay`). Of it, begin and settle are in mysql/settle.rs, what is repaired first
-//! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator asks is in mysql/desk.rs, how the server is spoken to in mysql/connection.rs,
+//! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator asks is in mysql/desk.rs, how ended tasks are removed in mysql/purge.rs, how the server is spoken to in mysql/connection.rs,
 //! what it says of itself in mysql/check.rs.
 //!
 //! A transaction travels as one text of several statements wherever that is possible: one round trip, and a
@@ -12,6 +12,7 @@ mod connection;
 mod desk;
 mod grants;
 mod pace;
+mod purge;
 mod recover;
 mod settle;
 mod sql;

@@ -17,7 +17,8 @@ const COUNTED: u64 = 1_000_000;
 const PAGE: usize = 1000;
 
 /// Every word of the column, the empty one of a careless application included.
-const STATUSES: [&str; 8] = ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
+pub(super) const STATUSES: [&str; 8] =
+    ["pending", "processing", "sending", "sent", "failed", "retry", "unknown", ""];
 
 fn no_such_task(id: TaskId) -> anyhow::Error {
     Trouble::usage(format!("there is no task {id}: `batch-send task list` shows those there are")).into()
@@ -331,6 +332,34 @@ impl Desk for MySql {
         self.read("look at a target", &text)?.pop().map(|mut row| read_target(&mut row)).transpose()
     }
 
+    fn named(&mut self, task: TaskId, names: Names<'_>) -> Result<Vec<TargetRow>> {
+        let looks: Vec<String> = match names {
+            Names::Ids(ids) => {
+                let ids = ids.chunks(CHUNK).map(list);
+                ids.map(|ids| format!("WHERE id IN ({ids}) AND task_id = {task}")).collect()
+            }
+            Names::Recipients(recipients) => {
+                let names = recipients.chunks(CHUNK).map(|names| list(names.iter().map(|name| quote(name))));
+                names
+                    .map(|names| {
+                        format!(
+                            "FORCE INDEX (u_task_recipient) WHERE task_id = {task} AND recipient IN ({names})"
+                        )
+                    })
+                    .collect()
+            }
+        };
+        let mut found = Vec::new();
+        for look in looks {
+            let text = format!("SELECT {} FROM {} {look}", row_columns(), self.tables.target);
+            for mut row in self.read("look up targets", &text)? {
+                found.push(read_row(&mut row, task)?);
+            }
+        }
+        found.sort_by_key(|row| row.id);
+        Ok(found)
+    }
+
     fn targets(
         &mut self,
         task: TaskId,
@@ -379,10 +408,10 @@ impl Desk for MySql {
         };
         let change =
             Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
-        self.change(task, targets, &change, act)
+        Ok(self.change(task, targets, &change, act)?.changed)
     }
 
-    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         let change = Change {
             from: "failed",
             set: "status = 'pending', settled_at = NULL, round = round + 1",
@@ -391,7 +420,25 @@ impl Desk for MySql {
             reopens: true,
             verb: "sent again",
         };
-        self.change(task, None, &change, act)
+        self.change(task, targets, &change, act)
+    }
+
+    fn ended(&mut self, age: Duration) -> Result<Vec<Task>> {
+        self.list_ended(age)
+    }
+
+    fn condemn(
+        &mut self,
+        task: TaskId,
+        age: Duration,
+        with_unknown: bool,
+        act: &Act<'_>,
+    ) -> Result<Option<Stays>> {
+        self.condemn_task(task, age, with_unknown, act)
+    }
+
+    fn purge(&mut self, task: TaskId, age: Duration, with_unknown: bool, after: TargetId) -> Result<Purged> {
+        self.purge_step(task, age, with_unknown, after)
     }
 
     fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
@@ -405,6 +452,35 @@ impl Desk for MySql {
     fn suppressions(&mut self, each: &mut dyn FnMut(Suppression) -> Result<()>) -> Result<()> {
         self.list_suppressions(each)
     }
+}
+
+/// The columns that [`read_row`] reads.
+fn row_columns() -> String {
+    format!(
+        "id, recipient, params, status, attempts, round, {}, {}, {}, receipt, last_error, \
+         status = 'sending' AND {CLAIM_ENDED}",
+        ms("retry_at"),
+        ms("send_at"),
+        ms("settled_at"),
+    )
+}
+
+fn read_row(row: &mut Cells, task: TaskId) -> Result<TargetRow> {
+    Ok(TargetRow {
+        id: row.number()?,
+        task_id: task,
+        recipient: row.word(),
+        params: row.text(),
+        status: row.word(),
+        attempts: row.number()?,
+        round: row.number()?,
+        retry_at: time(row.maybe()?),
+        send_at: time(row.maybe()?),
+        settled_at: time(row.maybe()?),
+        receipt: row.text(),
+        last_error: row.text(),
+        overdue: row.flag()?,
+    })
 }
 
 /// What a person does to the targets of one status.
@@ -439,7 +515,7 @@ impl MySql {
         targets: Option<&[TargetId]>,
         change: &Change,
         act: &Act<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Requeued> {
         let tables = Rc::clone(&self.tables);
         let target = &tables.target;
         let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
@@ -449,20 +525,21 @@ impl MySql {
             targets.dedup();
             targets.chunks(CHUNK).map(list).collect::<Vec<_>>().into_iter()
         });
-        let (mut changed, mut after, mut first) = (0, 0, true);
+        let columns = format!("id, last_error <=> {}", quote(SUPPRESSED));
+        let (mut done, mut after, mut first) = (Requeued::default(), 0, true);
         loop {
             let look = match &mut named {
                 Some(chunks) => match chunks.next() {
                     Some(ids) => format!(
-                        "SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
+                        "SELECT {columns} FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
                     ),
                     // Without any, still a word on a task that is not there.
-                    None if first => format!("SELECT id FROM {target} WHERE id = 0"),
-                    None => return Ok(changed),
+                    None if first => format!("SELECT {columns} FROM {target} WHERE id = 0"),
+                    None => return Ok(done),
                 },
                 // Forward only: what a run has made of them meanwhile is not changed twice.
                 None => format!(
-                    "SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
+                    "SELECT {columns} FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
                      ORDER BY id LIMIT {CHUNK} FOR UPDATE"
                 ),
             };
@@ -471,12 +548,16 @@ impl MySql {
                 if status == "cancelled" && change.reopens {
                     return Err(Fault::Final(cancelled(task, change.verb)));
                 }
-                let ids = ids(last(connection.run(&look)?).rows)?;
+                let (mut ids, mut suppressed) = (Vec::new(), 0);
+                for mut row in last(connection.run(&look)?).rows {
+                    ids.push(row.number()?);
+                    suppressed += u64::from(row.flag()?);
+                }
                 if ids.is_empty() {
-                    return Ok(ids);
+                    return Ok((ids, 0));
                 }
                 let reopened = if change.reopens { REOPENED } else { UNFROZEN };
-                let audited: Vec<Option<TargetId>> = match (targets, changed) {
+                let audited: Vec<Option<TargetId>> = match (targets, done.changed) {
                     (Some(_), _) => ids.iter().copied().map(Some).collect(),
                     (None, 0) => vec![None],
                     (None, _) => Vec::new(),
@@ -493,13 +574,15 @@ impl MySql {
                     change.set,
                     list(&ids)
                 ))?;
-                Ok(ids)
+                Ok((ids, suppressed))
             })?;
+            let (found, suppressed) = found;
             first = false;
-            changed += found.len() as u64;
+            done.changed += found.len() as u64;
+            done.suppressed += suppressed;
             match found.last() {
                 Some(last) => after = *last,
-                None if named.is_none() => return Ok(changed),
+                None if named.is_none() => return Ok(done),
                 None => {}
             }
         }
@@ -507,36 +590,15 @@ impl MySql {
 
     fn page(&mut self, task: TaskId, stream: &Stream) -> Result<Vec<TargetRow>> {
         let text = format!(
-            "SELECT id, recipient, params, attempts, round, {}, {}, {}, receipt, last_error, \
-             status = 'sending' AND {CLAIM_ENDED} FROM {} FORCE INDEX (k_task_status) \
+            "SELECT {} FROM {} FORCE INDEX (k_task_status) \
              WHERE task_id = {task} AND status = '{}' AND id > {} ORDER BY id LIMIT {PAGE}",
-            ms("retry_at"),
-            ms("send_at"),
-            ms("settled_at"),
+            row_columns(),
             self.tables.target,
             stream.status,
             stream.after,
         );
         let rows = self.read("read targets", &text)?;
-        rows.into_iter()
-            .map(|mut row| {
-                Ok(TargetRow {
-                    id: row.number()?,
-                    task_id: task,
-                    recipient: row.word(),
-                    params: row.text(),
-                    status: stream.status.to_owned(),
-                    attempts: row.number()?,
-                    round: row.number()?,
-                    retry_at: time(row.maybe()?),
-                    send_at: time(row.maybe()?),
-                    settled_at: time(row.maybe()?),
-                    receipt: row.text(),
-                    last_error: row.text(),
-                    overdue: row.flag()?,
-                })
-            })
-            .collect()
+        rows.into_iter().map(|mut row| read_row(&mut row, task)).collect()
     }
 
     /// The counts of tasks that have none frozen.

@@ -211,6 +211,22 @@ impl Desk for Sqlite {
         })
     }
 
+    fn named(&mut self, task: TaskId, names: Names<'_>) -> Result<Vec<TargetRow>> {
+        let (condition, names) = match names {
+            Names::Ids(ids) => {
+                let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
+                ("id IN (SELECT value FROM json_each(?2)) AND +task_id = ?1", list(&ids)?)
+            }
+            Names::Recipients(names) => {
+                ("task_id = ?1 AND recipient IN (SELECT value FROM json_each(?2))", list(names)?)
+            }
+        };
+        self.writer().read(|tx| {
+            let sql = format!("{} WHERE {condition} ORDER BY id", select_rows(tx.p));
+            tx.all(&sql, params![task.cast_signed(), names], |row| read_row(row, tx.now))
+        })
+    }
+
     fn targets(
         &mut self,
         task: TaskId,
@@ -227,10 +243,9 @@ impl Desk for Sqlite {
         loop {
             let page = self.writer().read(|tx| {
                 let sql = format!(
-                    "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
-                     last_error, claim_until FROM {p}task_target WHERE id IN ({}) ORDER BY id",
-                    in_order_of_id(tx, &wanted),
-                    p = tx.p
+                    "{} WHERE id IN ({}) ORDER BY id",
+                    select_rows(tx.p),
+                    in_order_of_id(tx, &wanted)
                 );
                 tx.all(&sql, params![task.cast_signed(), last, PAGE], |row| read_row(row, tx.now))
             })?;
@@ -271,19 +286,12 @@ impl Desk for Sqlite {
                     "UPDATE {p}task_target SET status = ?2, settled_at = ?3, dedupe_until = NULL, message_hash = NULL \
                      WHERE task_id = ?1 AND status = 'unknown' AND (?4 IS NULL OR id = ?4)"
                 );
-                let mut changed = 0;
-                let mut change = |target: Option<TargetId>| {
-                    let now = tx.change(
+                let changed = change(tx, task, targets, act, |target| {
+                    tx.change(
                         &sql,
                         params![task.cast_signed(), status, settled_at, target.map(u64::cast_signed)],
-                    )?;
-                    changed += now;
-                    if now > 0 { tx.audit(act, Some(task), target) } else { Ok(()) }
-                };
-                match targets {
-                    None => change(None)?,
-                    Some(targets) => targets.iter().try_for_each(|target| change(Some(*target)))?,
-                }
+                    )
+                })?;
                 if changed > 0 {
                     thaw(tx, task)?;
                     if to == Verdict::Retry {
@@ -295,26 +303,55 @@ impl Desk for Sqlite {
             .with_context(|| format!("resolve targets of task {task}"))
     }
 
-    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         self.writer()
             .write(|tx| {
                 let p = tx.p;
                 open_again(tx, task)?;
                 // The token stays: an acceptance that still comes for it wins.
-                let changed = tx.change(
-                    &format!(
-                        "UPDATE {p}task_target SET status = 'pending', round = round + 1, settled_at = NULL, \
-                         dedupe_until = NULL, message_hash = NULL WHERE task_id = ?1 AND status = 'failed' AND round < 255"
-                    ),
-                    [task.cast_signed()],
-                )?;
+                let failed =
+                    "WHERE task_id = ?1 AND status = 'failed' AND round < 255 AND (?2 IS NULL OR id = ?2)";
+                let sql = format!(
+                    "UPDATE {p}task_target SET status = 'pending', round = round + 1, settled_at = NULL, \
+                     dedupe_until = NULL, message_hash = NULL {failed}"
+                );
+                let count =
+                    format!("SELECT count(*) FROM {p}task_target {failed} AND last_error = '{SUPPRESSED}'");
+                let mut suppressed = 0;
+                let changed = change(tx, task, targets, act, |target| {
+                    let which = params![task.cast_signed(), target.map(u64::cast_signed)];
+                    let among = tx.one(&count, which, |row| row.get::<_, i64>(0))?.unwrap_or(0);
+                    suppressed += among.cast_unsigned();
+                    tx.change(&sql, which)
+                })?;
                 if changed > 0 {
                     reopen(tx, task)?;
-                    tx.audit(act, Some(task), None)?;
                 }
-                Ok(changed)
+                Ok(Requeued { changed, suppressed })
             })
             .with_context(|| format!("retry failed targets of task {task}"))
+    }
+
+    fn ended(&mut self, age: Duration) -> Result<Vec<Task>> {
+        self.writer().read(|tx| purge::ended(tx, age)).context("look for tasks that have ended")
+    }
+
+    fn condemn(
+        &mut self,
+        task: TaskId,
+        age: Duration,
+        with_unknown: bool,
+        act: &Act<'_>,
+    ) -> Result<Option<Stays>> {
+        self.writer()
+            .write(|tx| purge::condemn(tx, task, age, with_unknown, act))
+            .with_context(|| format!("end task {task} for good"))
+    }
+
+    fn purge(&mut self, task: TaskId, age: Duration, with_unknown: bool, after: TargetId) -> Result<Purged> {
+        self.writer()
+            .write(|tx| purge::step(tx, task, age, with_unknown, after))
+            .with_context(|| format!("purge task {task}"))
     }
 
     fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
@@ -436,6 +473,27 @@ fn migrate(tx: &Tx<'_>) -> Result<Result<Migrated, String>> {
 
 // ---- steps inside a transaction ----------------------------------------------------------------------------------
 
+/// Does `one` to each of these targets, or at once to all, and audits what changed: each target by itself, or all of them together.
+fn change(
+    tx: &Tx<'_>,
+    task: TaskId,
+    targets: Option<&[TargetId]>,
+    act: &Act<'_>,
+    mut one: impl FnMut(Option<TargetId>) -> Result<u64>,
+) -> Result<u64> {
+    let mut changed = 0;
+    let mut change = |target: Option<TargetId>| {
+        let now = one(target)?;
+        changed += now;
+        if now > 0 { tx.audit(act, Some(task), target) } else { Ok(()) }
+    };
+    match targets {
+        None => change(None)?,
+        Some(targets) => targets.iter().try_for_each(|target| change(Some(*target)))?,
+    }
+    Ok(changed)
+}
+
 fn at(tx: &Tx<'_>, when: When) -> i64 {
     match when {
         When::At(time) => time.timestamp_millis(),
@@ -491,6 +549,14 @@ fn in_order_of_id(tx: &Tx<'_>, statuses: &[&str]) -> String {
         })
         .collect();
     format!("{} ORDER BY id LIMIT ?3", stretches.join(" UNION ALL "))
+}
+
+/// What [`read_row`] reads. A WHERE follows.
+fn select_rows(p: &str) -> String {
+    format!(
+        "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
+         last_error, claim_until FROM {p}task_target"
+    )
 }
 
 fn read_row(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetRow> {
