@@ -229,10 +229,16 @@ impl Exec {
 
 impl Sender for Exec {
     fn send(&self, message: &Message, until: Moment) -> Outcome {
-        let line = match message.line() {
-            Ok(line) => line,
-            Err(error) => return Outcome::Rejected { reason: format!("{error:#}") },
-        };
+        match message.line() {
+            Ok(line) => self.hand(&line, until),
+            Err(error) => Outcome::Rejected { reason: format!("{error:#}") },
+        }
+    }
+}
+
+impl Exec {
+    /// Starts the program with this on its stdin; its exit is the answer. Past `until` it is not started.
+    pub fn hand(&self, line: &[u8], until: Moment) -> Outcome {
         let end = Moment::now() + self.timeout;
         if until.passed() {
             return Outcome::too_late();
@@ -241,7 +247,7 @@ impl Sender for Exec {
             Ok(child) => child,
             Err(error) => return self.not_started(&error),
         };
-        let mut talk = Talk::new(&mut child, &line);
+        let mut talk = Talk::new(&mut child, line);
         match talk.until_exit(&mut child, end) {
             Ok(Some(status)) => self.answer(status, &talk.heard),
             Ok(None) => {

@@ -6,6 +6,7 @@
 mod stage;
 
 mod answers;
+mod backlog;
 mod chaos;
 mod desk;
 mod hands;
@@ -173,6 +174,10 @@ promises! {
         a_verdict_in_a_finished_task_changes_its_counts,
         requeue_gives_failed_targets_a_new_key,
         a_cancelled_task_opens_nothing;
+    backlog:
+        the_backlog_is_what_could_be_sent_now,
+        what_is_in_doubt_is_counted_in_every_task_until_it_is_resolved,
+        a_large_backlog_is_estimated;
     chaos:
         whatever_is_killed_nothing_is_sent_twice_or_lost;
 }

@@ -2,8 +2,9 @@
 //! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
 //! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, begin and settle
 //! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
-//! in sqlite/suppression.rs, the connection in sqlite/writer.rs.
+//! in sqlite/suppression.rs, what metrics show in sqlite/backlog.rs, the connection in sqlite/writer.rs.
 
+mod backlog;
 mod desk;
 mod pace;
 mod recover;
@@ -462,6 +463,10 @@ impl Relay for Sqlite {
                 Ok(Closed::Finished)
             })
             .with_context(|| format!("close task {}", lease.task))
+    }
+
+    fn backlog(&mut self) -> Result<Vec<Backlog>> {
+        self.writer().read(backlog::backlog).context("read the backlog")
     }
 }
 
