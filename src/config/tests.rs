@@ -198,7 +198,7 @@ fn how_a_run_tells_what_it_does_is_checked_and_shows_no_secret() {
         ),
         (
             "ping_url = \"hc.example/s3cret\"",
-            "F: `ping_url`: it needs http:// or https:// and a host, as in https://api.example.com/v1/messages",
+            "F: `ping_url`: it needs http:// or https:// and a host, as in https://api.example.com/v1/messages: invalid format",
         ),
         (
             "[notify]\ncommand = []",

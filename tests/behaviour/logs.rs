@@ -179,12 +179,13 @@ fn a_full_disk_fails_no_run(it: Sandbox) {
     let endpoint = Endpoint::accepting();
     it.configure("", &endpoint.channel("web", ""));
     it.configure_top("log_file = \"/dev/full\"");
-    let tasks: Vec<u64> = (0..3).map(|_| it.database.task("web", ["ann", "bob"])).collect();
+    let tasks: Vec<u64> =
+        (0..3).map(|n| it.database.task("web", [format!("ann-{n}"), format!("bob-{n}")])).collect();
     let done = it.call("run").done().exits(0);
     assert_eq!(done.stderr.lines().count(), 1, "told once: {done}");
     done.says(&["the log file /dev/full cannot be written", "No space left", "the run goes on"]);
+    assert!(endpoint.ledger().values().all(|times| *times == 1), "{:?}", endpoint.ledger());
     for task in tasks {
-        check(&it, task, &endpoint);
         assert_eq!(it.database.status(task), "finished");
     }
 }
@@ -211,10 +212,10 @@ fn runs_beside_each_other_keep_their_lines_whole(it: Sandbox) {
 const WHOLE: [&str; 5] =
     ["wang@example.com", "+8613812341234", "13987654321", "oUpF8uMuAJO_M2pxb1Q9zNjWeS6o", "王小明@例子.公司"];
 
+/// Nor without the plus.
 fn shows_none_whole(text: &str) {
-    for recipient in WHOLE {
-        let line = text.lines().find(|line| line.contains(recipient) || line.contains(&recipient[1..]));
-        assert_eq!(line, None, "{recipient}");
+    for recipient in WHOLE.map(|recipient| recipient.trim_start_matches('+')) {
+        assert_eq!(text.lines().find(|line| line.contains(recipient)), None, "{recipient}");
     }
 }
 
