@@ -28,7 +28,7 @@ impl Exit {
         }
     }
 
-    pub fn code(self) -> u8 {
+    pub fn number(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Trouble => 1,
@@ -41,7 +41,7 @@ impl Exit {
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
+        Self::from(exit.number())
     }
 }
 

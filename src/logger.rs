@@ -230,3 +230,33 @@ impl LogFile {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// A pipe takes a short write whole or not at all: with room for half a line, nothing of it is there.
+    #[test]
+    fn a_line_is_one_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .unwrap();
+        assert!(LogFile::open(&path).is_err(), "nobody reads");
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut reader = OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap();
+        let file = LogFile::open(&path).unwrap();
+        let filler = 16 * 4096 - 60;
+        file.write(&"x".repeat(filler)).unwrap();
+        assert_eq!(file.write(&"y".repeat(100)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut read = vec![0; 2 * filler];
+        let mut length = 0;
+        while let Ok(more @ 1..) = reader.read(&mut read[length..]) {
+            length += more;
+        }
+        assert_eq!(length, filler);
+        file.write("whole\n").unwrap();
+        assert_eq!(reader.read(&mut read).unwrap(), 6);
+    }
+}

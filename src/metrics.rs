@@ -454,7 +454,16 @@ mod tests {
     #[test]
     fn runs_beside_each_other_lose_nothing() {
         let dir = tempfile::tempdir().unwrap();
+        let at_work = std::sync::atomic::AtomicU32::new(8);
         std::thread::scope(|scope| {
+            // Whoever reads meanwhile finds a whole file.
+            scope.spawn(|| {
+                while at_work.load(Ordering::Relaxed) > 0 {
+                    if let Ok(text) = fs::read_to_string(dir.path().join("m.prom")) {
+                        assert!(text.ends_with('\n') && text.contains("\nbatch_send_runs_total "), "{text}");
+                    }
+                }
+            });
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..20 {
@@ -465,6 +474,7 @@ mod tests {
                         turn.end(&Served { begun: 3, sent: 3, ..Served::default() });
                         metrics.end(end());
                     }
+                    at_work.fetch_sub(1, Ordering::Relaxed);
                 });
             }
         });

@@ -24,8 +24,8 @@ const COUNT_MOST: u32 = 1_000_000;
 pub const BURST_MOST: u32 = 10_000;
 
 impl Pace {
-    /// `rate`: as in `100/s`, `3000/min`, `50000/h`. `burst`: how many may leave together; absent, one second's worth. Errors are the
-    /// end of a sentence that begins with the key.
+    /// `rate`: as in `100/s`, `3000/min`, `50000/h`. `burst`: how many may leave together; absent, messages flow in groups
+    /// of a tenth of a second's worth. Errors are the end of a sentence that begins with the key.
     pub fn parse(rate: &str, burst: Option<u32>) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seconds_worth_leaves_together_unless_it_is_said_otherwise() {
+    fn a_tenth_of_a_second_leaves_together_unless_it_is_said_otherwise() {
         assert_eq!(pace("100/s").burst(), 100);
         assert_eq!(pace("600/min").burst(), 10);
         assert_eq!(pace("50/h").burst(), 1);

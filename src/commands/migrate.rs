@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use serde_json::json;
 
 use super::installation;
@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub fn run(args: &MigrateArgs, config: &Config, database: &Database, out: &mut dyn Write) -> Result<Exit> {
     if args.print {
         let sqlite = matches!(database, Database::Sqlite(_));
-        for statement in script(sqlite, &config.table_prefix) {
+        let from = args.from.map_or_else(|| Ok(database.store()?.schema()?.version), Ok::<_, Error>)?;
+        for statement in script(sqlite, &config.table_prefix, from) {
             writeln!(out, "{statement};")?;
         }
         return Ok(Exit::Done);

@@ -206,21 +206,20 @@ fn one_task(
     let channel = run.channel(&task)?;
     if let Some(why) = run.hours.refusal(channel.channel) {
         report.fail(anyhow!("task {id} waits: {why}"));
-        drop(run);
-        finish(journal, report);
-        return report.end();
-    }
-    match store.lease(id, &run.terms(channel), args.force)? {
-        Leasing::Ours(lease) => {
-            let until = stop.begins_until();
-            run.serve(&mut *store, &task, channel, lease, until, &mut |_| Ok(false), &mut || {}, report);
+    } else {
+        match store.lease(id, &run.terms(channel), args.force)? {
+            Leasing::Ours(lease) => {
+                let (until, turn_over, last_begun) =
+                    (stop.begins_until(), &mut |_: &mut dyn Relay| Ok(false), &mut || {});
+                run.serve(&mut *store, &task, channel, lease, until, turn_over, last_begun, report);
+            }
+            Leasing::Held { owner, .. } => {
+                report.fail(Error::new(Trouble::try_later(format!(
+                    "task {id} is held by {owner}: wait for it, or go beside it with --force"
+                ))));
+            }
+            Leasing::Closed(why) => report.fail(anyhow!(why)),
         }
-        Leasing::Held { owner, .. } => {
-            report.fail(Error::new(Trouble::try_later(format!(
-                "task {id} is held by {owner}: wait for it, or go beside it with --force"
-            ))));
-        }
-        Leasing::Closed(why) => report.fail(anyhow!(why)),
     }
     drop(run);
     finish(journal, report);

@@ -298,7 +298,7 @@ impl Smtp {
     /// One message on one connection. Each step has what is left until `end`, and no more than is usual for it.
     fn transact(&self, connection: &mut Connection, mail: &Mail, until: Moment, end: Moment) -> Ended {
         if !connection.clean {
-            match ask(connection, Step::Reset, "RSET", end) {
+            match ask(connection, Step::Reset, Some("RSET"), end) {
                 Ok(()) => connection.clean = true,
                 Err(Ended::Kept(outcome) | Ended::Over(outcome) | Ended::Stale(outcome)) => {
                     return Ended::Stale(outcome);
@@ -313,10 +313,7 @@ impl Smtp {
             return Ended::Kept(Outcome::too_late());
         }
         connection.clean = false;
-        let begun = ask(connection, Step::Mail, &mail_from, end)
-            .and_then(|()| ask(connection, Step::Rcpt, &format!("RCPT TO:<{}>", mail.to), end))
-            .and_then(|()| ask(connection, Step::Data, "DATA", end));
-        if let Err(ended) = begun {
+        if let Err(ended) = begin(connection, &mail_from, &format!("RCPT TO:<{}>", mail.to), end) {
             return ended;
         }
         if let Err(why) = connection.write(&mail.data, end) {
@@ -419,9 +416,35 @@ fn goodbye(connections: impl Iterator<Item = Connection>, wait: Duration) {
     }
 }
 
-/// A command, and the reply that lets the transaction go on.
-fn ask(connection: &mut Connection, step: Step, command: &str, end: Moment) -> Result<(), Ended> {
-    let reply = match connection.ask(Some(command), end.min(Moment::now() + step.longest())) {
+/// From MAIL to the reply after which the message may be written. A server that offers it gets the three commands in one go
+/// (RFC 2920), which spares two waits for each message.
+fn begin(connection: &mut Connection, mail_from: &str, rcpt_to: &str, end: Moment) -> Result<(), Ended> {
+    if !connection.offers.pipelining {
+        ask(connection, Step::Mail, Some(mail_from), end)?;
+        ask(connection, Step::Rcpt, Some(rcpt_to), end)?;
+        return ask(connection, Step::Data, Some("DATA"), end);
+    }
+    let mut together = Some(format!("{mail_from}\r\n{rcpt_to}\r\nDATA"));
+    let mut refused = None;
+    for step in [Step::Mail, Step::Rcpt, Step::Data] {
+        let replied = ask(connection, step, together.take().as_deref(), end);
+        match (replied, refused.take()) {
+            (replied, None) => match replied {
+                Err(Ended::Kept(outcome)) => refused = Some(outcome),
+                other => other?,
+            },
+            // It waits for the text of what it has refused. No dot may follow, not even one to get out of this.
+            (Ok(()), Some(outcome)) if step == Step::Data => return Err(Ended::Over(outcome)),
+            (Ok(()) | Err(Ended::Kept(_)), Some(outcome)) => refused = Some(outcome),
+            (Err(Ended::Over(_) | Ended::Stale(_)), Some(outcome)) => return Err(Ended::Over(outcome)),
+        }
+    }
+    refused.map_or(Ok(()), |outcome| Err(Ended::Kept(outcome)))
+}
+
+/// A command, or none where it was sent together with the one before, and the reply that lets the transaction go on.
+fn ask(connection: &mut Connection, step: Step, command: Option<&str>, end: Moment) -> Result<(), Ended> {
+    let reply = match connection.ask(command, end.min(Moment::now() + step.longest())) {
         Ok(reply) => reply,
         Err(why) if step == Step::Mail => return Err(Ended::Stale(step.broken(&why))),
         Err(why) => return Err(Ended::Over(step.broken(&why))),

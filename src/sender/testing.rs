@@ -1,13 +1,92 @@
-//! What the tests of several senders meet on the other side: streams in the clear or inside TLS, and a host that lets nobody in.
-//! The servers themselves are in each sender's tests.
+//! What the tests of several senders meet on the other side: a listener, streams in the clear or inside TLS, and a host that lets
+//! nobody in. What a server says is in each sender's tests.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// Nothing in a test takes so long, unless something is wrong.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves each connection on a thread of its own, and counts them.
+pub struct Listening {
+    pub port: u16,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    counts: Mutex<Counts>,
+    one_more_ended: Condvar,
+    /// Where the connection comes from that only says that no more will come.
+    last: Mutex<Option<SocketAddr>>,
+}
+
+/// Connections so far.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    begun: usize,
+    ended: usize,
+}
+
+impl Listening {
+    /// `serve` gets each connection with its number, from 1.
+    pub fn start(listener: TcpListener, serve: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared::default());
+        let (here, serve) = (shared.clone(), Arc::new(serve));
+        let thread = thread::spawn(move || {
+            let mut connections = Vec::new();
+            for socket in listener.incoming().map(Result::unwrap) {
+                let from = socket.peer_addr().ok();
+                if from.is_some() && from == *here.last.lock().unwrap() {
+                    break;
+                }
+                let number = {
+                    let mut counts = here.counts.lock().unwrap();
+                    counts.begun += 1;
+                    counts.begun
+                };
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                let (shared, serve) = (here.clone(), serve.clone());
+                let connection = move || {
+                    serve(socket, number);
+                    shared.counts.lock().unwrap().ended += 1;
+                    shared.one_more_ended.notify_all();
+                };
+                let small = thread::Builder::new().stack_size(512 * 1024);
+                connections.push(small.spawn(connection).unwrap());
+            }
+            connections.into_iter().for_each(|connection| connection.join().unwrap());
+        });
+        Self { port, shared, thread }
+    }
+
+    pub fn wait_until_ended(&self, connections: usize) {
+        let counts = self.shared.counts.lock().unwrap();
+        let few = |counts: &mut Counts| counts.ended < connections;
+        let waited = self.shared.one_more_ended.wait_timeout_while(counts, PATIENCE, few);
+        assert!(!waited.unwrap().1.timed_out(), "no {connections} connections have ended");
+    }
+
+    /// How many connections there were, once every one is over: drop the client first.
+    pub fn finish(self) -> usize {
+        // One more connection ends the listening; those before it in the queue still count.
+        let mut last = self.shared.last.lock().unwrap();
+        let end = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        *last = Some(end.local_addr().unwrap());
+        drop(last);
+        self.thread.join().unwrap();
+        self.shared.counts.lock().unwrap().begun
+    }
+}
 
 pub trait Stream: Read + Write + Send {}
 

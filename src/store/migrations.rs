@@ -58,11 +58,14 @@ pub fn own_table(sqlite: bool, prefix: &str) -> String {
     format!("CREATE TABLE IF NOT EXISTS {prefix}migration ({columns}")
 }
 
-/// Every statement of a fresh schema, for a person who may create tables where batch-send may not: what `migrate` does, in
-/// one text.
-pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
-    let mut script = vec![own_table(sqlite, prefix)];
-    for step in MIGRATIONS {
+/// What `migrate` does to tables of version `from` (0: there are none), in one text, for a person who may create and alter tables
+/// where batch-send may not.
+pub fn script(sqlite: bool, prefix: &str, from: u32) -> Vec<String> {
+    let mut script = Vec::new();
+    if from == 0 {
+        script.push(own_table(sqlite, prefix));
+    }
+    for step in MIGRATIONS.iter().filter(|step| step.version > from) {
         let sql = if sqlite { step.sqlite } else { step.mysql };
         script.extend(statements(sql, prefix));
         script.push(format!(
@@ -71,6 +74,9 @@ pub fn script(sqlite: bool, prefix: &str) -> Vec<String> {
             step.name,
             checksum(sql)
         ));
+    }
+    if from > 0 {
+        return script;
     }
     // The database makes the id: a text that is run in two places must not make one installation of them.
     let (id, server) = match sqlite {

@@ -1,15 +1,17 @@
 //! The store on SQLite: one host, one file on a local disk. The same promises as on MySQL, in SQLite's words: every write
 //! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
-//! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, begin and settle
+//! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, how ended tasks are removed in sqlite/purge.rs, begin and settle
 //! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
-//! in sqlite/suppression.rs, what metrics show in sqlite/backlog.rs, the connection in sqlite/writer.rs.
+//! in sqlite/suppression.rs, what `status` shows in sqlite/survey.rs, what metrics show in sqlite/backlog.rs, the connection in sqlite/writer.rs.
 
 mod backlog;
 mod desk;
 mod pace;
+mod purge;
 mod recover;
 mod settle;
 mod suppression;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -158,18 +160,8 @@ impl Relay for Sqlite {
 
     fn lease(&mut self, task: TaskId, terms: &Terms, beside: bool) -> Result<Leasing> {
         let asked = Moment::now();
-        let until = (asked + terms.lease) - terms.margin;
         let lease = |token, halt, unknown_run, passes_pause| {
-            Leasing::Ours(Lease {
-                task,
-                token,
-                halt,
-                until,
-                terms: terms.clone(),
-                unknown_run,
-                passes_pause,
-                turn_unused: false,
-            })
+            Leasing::Ours(Lease::new(task, token, halt, asked, terms, unknown_run, passes_pause))
         };
         self.writer()
             .write(|tx| {

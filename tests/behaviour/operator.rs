@@ -13,6 +13,7 @@ on_each_database! {
     a_program_is_a_channel,
     a_file_is_a_channel,
     migrate_twice_is_no_trouble,
+    somebody_else_runs_the_printed_statements,
 }
 
 fn lines(text: &str) -> Vec<Value> {
@@ -227,6 +228,16 @@ fn migrate_twice_is_no_trouble(it: Sandbox) {
         one.wait().exits(0);
     }
     assert_eq!(fresh.database.number("SELECT COUNT(*) FROM batch_installation"), 1);
+}
+
+fn somebody_else_runs_the_printed_statements(it: Sandbox) {
+    let fresh = Sandbox::empty(it.database.engine);
     let printed = fresh.call("migrate --print").done().exits(0);
-    assert!(printed.stdout.contains("CREATE TABLE"), "{printed}");
+    assert_eq!(printed.stdout, fresh.call("migrate --print --from 0").done().exits(0).stdout);
+    fresh.call("migrate --check").done().exits(2);
+    fresh.database.execute(&printed.stdout);
+    fresh.call("migrate --check").done().quietly();
+    assert_eq!(fresh.call("migrate --print").done().exits(0).stdout, "", "nothing is lacking");
+    let upgrade = fresh.call("migrate --print --from 1").done().exits(0).stdout;
+    assert!(upgrade.contains("batch_suppression") && !upgrade.contains("batch_task "), "{upgrade}");
 }

@@ -1,5 +1,7 @@
 //! Runs beside runs: cron on one host, cron on many, people in between. Nobody is sent a message twice.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::{Cue, Endpoint, Process, Sandbox, check, wait_until};
@@ -142,16 +144,21 @@ fn hosts_with_different_tasks_do_not_wait_for_each_other(it: Sandbox) {
 
 /// Hosts have no lock file in common, and every lease ends as soon as it is taken. Rows alone are left to keep the promise.
 fn with_every_lock_defeated_each_message_is_sent_once(it: Sandbox) {
-    let endpoint = Endpoint::new(|_| Cue::AcceptAfter(Duration::from_millis(10)));
+    // Slow until two leases were taken away: on a busy machine all could be sent before.
+    let taken = Arc::new(AtomicU64::new(0));
+    let so_far = taken.clone();
+    let endpoint = Endpoint::new(move |_| {
+        let quick = so_far.load(Ordering::Relaxed) >= 2;
+        Cue::AcceptAfter(Duration::from_millis(if quick { 10 } else { 200 }))
+    });
     it.configure("batch_size = 5", &endpoint.channel("web", "concurrency = 4"));
     let task = it.database.task("web", people(2_000));
     let mut runs: Vec<Process> = (0..6).map(|host| it.call_on_host(host, "run").start()).collect();
     let thief = it.database.another();
-    let mut taken = 0;
-    wait_until("the runs to end", 60, || {
+    wait_until("the runs to end", 120, || {
         let now = thief.moment(0);
         let held = format!("SELECT COUNT(*) FROM batch_task WHERE id = {task} AND lock_until > {now}");
-        taken += thief.number(&held);
+        taken.fetch_add(thief.number(&held), Ordering::Relaxed);
         thief.execute(&format!(
             "UPDATE batch_task SET lock_until = {now} WHERE id = {task} AND lock_until > {now}"
         ));
@@ -165,7 +172,7 @@ fn with_every_lock_defeated_each_message_is_sent_once(it: Sandbox) {
         runs.iter_mut().all(|run| !run.running())
     });
     runs.into_iter().for_each(|run| run.wait().quietly());
-    assert!(taken >= 2, "only {taken} leases were taken away");
+    assert!(taken.load(Ordering::Relaxed) >= 2, "{taken:?} leases were taken away");
     wait_until("leases and claims to end", 60, || it.database.nothing_held());
     it.run();
     check(&it, task, &endpoint);

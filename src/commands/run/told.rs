@@ -96,7 +96,7 @@ impl Telling {
         if self.nothing.load(Ordering::Relaxed) {
             return;
         }
-        let exit = ended.as_ref().map_or_else(Exit::of, |exit| *exit).code();
+        let exit = ended.as_ref().map_or_else(Exit::of, |exit| *exit).number();
         let took = self.began.elapsed();
         let away = ended.as_ref().is_err_and(|error| Trouble::kind_of(error) == Some(Kind::TryLater));
         let mut store = None;

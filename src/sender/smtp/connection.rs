@@ -57,6 +57,7 @@ impl Login {
 pub struct Offers {
     starttls: bool,
     auth: Vec<String>,
+    pub pipelining: bool,
     pub smtputf8: bool,
     pub eight_bit_mime: bool,
     /// The longest message; 0 is no limit.
@@ -137,6 +138,7 @@ impl Offers {
             match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
                 "STARTTLS" => offers.starttls = true,
                 "AUTH" => offers.auth = words.map(str::to_ascii_uppercase).collect(),
+                "PIPELINING" => offers.pipelining = true,
                 "SMTPUTF8" => offers.smtputf8 = true,
                 "8BITMIME" => offers.eight_bit_mime = true,
                 "SIZE" => offers.size = Some(words.next().and_then(|size| size.parse().ok()).unwrap_or(0)),
@@ -227,12 +229,21 @@ mod tests {
 
     #[test]
     fn offers_are_read_in_letters_of_either_case() {
-        let lines =
-            ["mx.example STARTTLS", "size 1000", "AUTH login PLAIN", "SmtpUtf8", "8BITMIME", "HELP", ""];
+        let lines = [
+            "mx.example STARTTLS",
+            "size 1000",
+            "AUTH login PLAIN",
+            "SmtpUtf8",
+            "8BITMIME",
+            "Pipelining",
+            "HELP",
+            "",
+        ];
         let reply = Reply { code: 250, lines: lines.map(str::to_owned).to_vec() };
         let expected = Offers {
             starttls: false,
             auth: vec!["LOGIN".into(), "PLAIN".into()],
+            pipelining: true,
             smtputf8: true,
             eight_bit_mime: true,
             size: Some(1000),

@@ -550,6 +550,112 @@ mod before_the_dot {
     }
 }
 
+/// MAIL, RCPT and DATA in one go, to a server that offers it.
+mod in_one_go {
+    use super::*;
+
+    fn together() -> Manner {
+        Manner { offers: vec!["PIPELINING"], ..in_order() }
+    }
+
+    #[test]
+    fn replies_mean_what_they_mean_one_by_one() {
+        for step in ["MAIL", "RCPT", "DATA"] {
+            let replies = [
+                "250 2.1.0 ok",
+                "354 go on",
+                "421 4.3.2 closing",
+                "450 4.2.0 greylisted",
+                "451 4.3.0 not now",
+                "452 4.2.2 full",
+                "500 what",
+                "530 5.7.0 log in",
+                "550 5.1.1 nobody",
+                "552 5.3.4 too long",
+            ];
+            for reply in replies {
+                let rules = || vec![at(step, Act::Say(format!("{reply}\r\n").leak()))];
+                let (one_by_one, _) = outcome_of(in_order(), rules());
+                let (outcome, seen) = outcome_of(together(), rules());
+                assert_eq!(outcome, one_by_one, "{step} {reply}");
+                assert!(seen.messages.is_empty() || outcome == accepted(), "{step} {reply}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_reply_the_message_was_not_accepted() {
+        for (step, expected) in [("MAIL", "unreached"), ("RCPT", "deferred"), ("DATA", "deferred")] {
+            for act in NO_REPLY {
+                let (outcome, seen) =
+                    outcome_within(patience(act), PATIENCE, together(), vec![at(step, act)]);
+                // A server that closes before it has read everything may take back what it has said.
+                let taken_back = kind(&outcome) == "unreached" && !matches!(act, Act::Hang | Act::Say(_));
+                assert!(kind(&outcome) == expected || taken_back, "{step} {act:?}: {outcome:?}");
+                assert!(seen.messages.is_empty() && seen.connections == 1, "{step} {act:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_message_is_never_ended_by_a_dot() {
+        for step in ["MAIL", "RCPT"] {
+            let server =
+                server::Server::start(together(), vec![at(step, Act::Say("550 5.1.1 nobody\r\n")).of(1)]);
+            let smtp = open(&settings(server.port), PATIENCE);
+            // It says 354 all the same, and would take a lone dot for a message.
+            assert_eq!(reason(&smtp.send(&message(), soon())).split(':').nth(1), Some(" 550 5.1.1 nobody"));
+            server.wait_until_ended(1);
+            assert_eq!(smtp.send(&message_of("bo@example.com", "2"), soon()), accepted());
+            drop(smtp);
+            let seen = server.finish();
+            assert_eq!((seen.connections, seen.messages.len()), (2, 1), "{step}");
+            assert!(seen.messages[0].contains("To: bo@example.com"), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_refuses_in_order_goes_on_in_order() {
+        let rules = vec![
+            at("RCPT", Act::Say("550 5.1.1 nobody\r\n")).time(1),
+            at("DATA", Act::Say("554 5.5.1 no valid recipients\r\n")).time(1),
+        ];
+        let server = server::Server::start(together(), rules);
+        let smtp = open(&settings(server.port), PATIENCE);
+        assert_eq!(
+            smtp.send(&message(), soon()),
+            Outcome::Rejected { reason: "RCPT TO: 550 5.1.1 nobody".into() }
+        );
+        assert_eq!(smtp.send(&message(), soon()), accepted());
+        drop(smtp);
+        let seen = server.finish();
+        let one = ["MAIL", "RCPT", "DATA"];
+        assert_eq!(seen.commands(), [&["EHLO"][..], &one, &["RSET"], &one, &["QUIT"]].concat());
+        assert_eq!((seen.connections, seen.messages.len()), (1, 1));
+    }
+
+    #[test]
+    fn one_that_was_closed_in_between_is_replaced_once() {
+        for act in [Act::Close, Act::Reset, Act::SayAndClose("421 4.4.2 idle for too long\r\n")] {
+            let server = server::Server::start(together(), vec![at("MAIL", act).of(1).time(2)]);
+            let smtp = open(&settings(server.port), PATIENCE);
+            assert_eq!([(); 2].map(|()| smtp.send(&message(), soon())), [accepted(), accepted()], "{act:?}");
+            drop(smtp);
+            let seen = server.finish();
+            assert_eq!((seen.connections, seen.messages.len()), (2, 2), "{act:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_nobody_asked_for_ends_it() {
+        for (step, reply) in [("MAIL", "250 ok\r\n250 ok\r\n"), ("RCPT", "250 ok\r\n250 ok\r\n")] {
+            let (outcome, seen) = outcome_of(together(), vec![at(step, Act::Say(reply))]);
+            assert_eq!(kind(&outcome), "deferred", "{step}: {outcome:?}");
+            assert!(seen.messages.is_empty(), "{step}");
+        }
+    }
+}
+
 mod after_the_dot {
     use super::*;
 

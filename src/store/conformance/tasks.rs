@@ -212,6 +212,11 @@ pub(super) fn due_goes_by_priority_then_by_the_least_recently_served(stage: &Sta
         alone.push(task.id);
     }
     assert_eq!(order, [tasks[3], tasks[1], tasks[0], tasks[2]], "never served comes first among equals");
+    // Its turn came to nothing: it stays where it was.
+    let mut lease = ours(&mut *store, tasks[1], &terms());
+    lease.pass_turn();
+    close(&mut *store, lease);
+    assert_eq!(stage.store().due(&[CHANNEL], &[tasks[3]]).unwrap().unwrap().id, tasks[1]);
     // Served: its turn is over, whoever comes next.
     let lease = ours(&mut *store, tasks[1], &terms());
     close(&mut *store, lease);
@@ -425,7 +430,7 @@ fn make_open(desk: &mut dyn Store, task: TaskId, how: &str) {
     match how {
         "add" => assert_eq!(desk.add(task, &[recipient("new")]).unwrap().new, 1),
         "resolve" => assert_eq!(desk.resolve(task, None, Verdict::Retry, &ACT).unwrap(), 1),
-        _ => assert_eq!(desk.requeue(task, &ACT).unwrap(), 1),
+        _ => assert_eq!(desk.requeue(task, None, &ACT).unwrap().changed, 1),
     }
 }
 
@@ -464,7 +469,7 @@ pub(super) fn close_and_requeue_at_once_lose_nothing(stage: &Stage) {
             scope.spawn(|| {
                 let mut desk = stage.store();
                 gate.wait();
-                assert_eq!(desk.requeue(task, &ACT).unwrap(), 1);
+                assert_eq!(desk.requeue(task, None, &ACT).unwrap().changed, 1);
             });
             gate.wait();
             close(&mut *store, lease);

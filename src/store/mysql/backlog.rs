@@ -29,7 +29,7 @@ impl MySql {
         let ids: Vec<TaskId> = tasks.keys().copied().collect();
         for (id, count, _) in self.counted(&ids, "k_task_status", "status = 'pending'", "0")? {
             let (channel, age) = &tasks[&id];
-            let count = if count > COUNTED { self.estimated(id)?.max(count) } else { count };
+            let count = if count > COUNTED { self.guessed(id)?.max(count) } else { count };
             all.waits(channel, count, Duration::from_secs(*age));
         }
         let retry_age = "TIMESTAMPDIFF(SECOND, retry_at, NOW(3))";
@@ -80,7 +80,7 @@ impl MySql {
         Ok(counted)
     }
 
-    fn estimated(&mut self, task: TaskId) -> Result<u64> {
+    fn guessed(&mut self, task: TaskId) -> Result<u64> {
         let text = format!(
             "EXPLAIN SELECT id FROM {} FORCE INDEX (k_task_status) WHERE task_id = {task} AND status = 'pending'",
             self.tables.target

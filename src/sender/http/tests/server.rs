@@ -2,36 +2,22 @@
 //! it read is kept, so that a test can say what arrived, and that nothing did.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
-use crate::sender::testing::{Identity, Stream};
-
-/// Nothing in a test takes so long, unless something is wrong.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use crate::sender::testing::PATIENCE;
+use crate::sender::testing::{Identity, Listening, Stream};
 
 pub struct Server {
     pub port: u16,
-    shared: Arc<Shared>,
-    listening: JoinHandle<()>,
-}
-
-#[derive(Default)]
-struct Shared {
-    seen: Mutex<Seen>,
-    one_more_ended: Condvar,
-    /// Where the connection comes from that only says that no more will come.
-    last: Mutex<Option<SocketAddr>>,
+    seen: Arc<Mutex<Seen>>,
+    listening: Listening,
 }
 
 /// What a server saw.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub connections: usize,
-    /// Of the connections, how many are over.
-    pub ended: usize,
     /// Heads and bodies as they came; the last one may be in part.
     pub requests: Vec<String>,
 }
@@ -52,35 +38,13 @@ impl Server {
         wrap: impl Fn(TcpStream) -> Box<dyn Stream> + Send + Sync + 'static,
         script: impl Fn(&mut Peer) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared::default());
-        let (here, script) = (shared.clone(), Arc::new(script));
-        let listening = thread::spawn(move || {
-            let mut connections = Vec::new();
-            for socket in listener.incoming().map(Result::unwrap) {
-                let from = socket.peer_addr().ok();
-                if from.is_some() && from == *here.last.lock().unwrap() {
-                    break;
-                }
-                here.seen.lock().unwrap().connections += 1;
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
-                socket.set_write_timeout(Some(PATIENCE)).unwrap();
-                let raw = socket.try_clone().unwrap();
-                let (shared, script) = (here.clone(), script.clone());
-                let mut peer = Peer { stream: wrap(socket), raw, shared: shared.clone() };
-                let connection = move || {
-                    script(&mut peer);
-                    drop(peer);
-                    shared.seen.lock().unwrap().ended += 1;
-                    shared.one_more_ended.notify_all();
-                };
-                let small = thread::Builder::new().stack_size(256 * 1024);
-                connections.push(small.spawn(connection).unwrap());
-            }
-            connections.into_iter().for_each(|connection| connection.join().unwrap());
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let here = seen.clone();
+        let listening = Listening::start(TcpListener::bind("127.0.0.1:0").unwrap(), move |socket, _| {
+            let raw = socket.try_clone().unwrap();
+            script(&mut Peer { stream: wrap(socket), raw, seen: here.clone() });
         });
-        Self { port, shared, listening }
+        Self { port: listening.port, seen, listening }
     }
 
     pub fn url(&self) -> String {
@@ -92,20 +56,13 @@ impl Server {
     }
 
     pub fn wait_until_ended(&self, connections: usize) {
-        let seen = self.shared.seen.lock().unwrap();
-        let waited = self.shared.one_more_ended.wait_timeout_while(seen, PATIENCE, |s| s.ended < connections);
-        assert!(!waited.unwrap().1.timed_out(), "no {connections} connections have ended");
+        self.listening.wait_until_ended(connections);
     }
 
     /// Everything it saw, once every connection is over: drop the client first.
     pub fn finish(self) -> Seen {
-        // One more connection ends the listening; those before it in the queue still count.
-        let mut last = self.shared.last.lock().unwrap();
-        let end = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        *last = Some(end.local_addr().unwrap());
-        drop(last);
-        self.listening.join().unwrap();
-        self.shared.seen.lock().unwrap().clone()
+        let connections = self.listening.finish();
+        Seen { connections, ..self.seen.lock().unwrap().clone() }
     }
 }
 
@@ -113,7 +70,7 @@ impl Server {
 pub struct Peer {
     stream: Box<dyn Stream>,
     raw: TcpStream,
-    shared: Arc<Shared>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Peer {
@@ -138,7 +95,7 @@ impl Peer {
             return None;
         }
         let text = String::from_utf8(text).unwrap();
-        self.shared.seen.lock().unwrap().requests.push(text.clone());
+        self.seen.lock().unwrap().requests.push(text.clone());
         Some(text)
     }
 

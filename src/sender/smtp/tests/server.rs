@@ -2,17 +2,14 @@
 //! a test can say what arrived, and that nothing did.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use crate::sender::testing::{Identity, Stream};
-
 use crate::moment::Moment;
-
-/// Nothing in a test takes so long, unless something is wrong.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use crate::sender::testing::PATIENCE;
+use crate::sender::testing::{Identity, Listening, Stream};
 
 /// What the server does at a step in place of what is right.
 #[derive(Clone, Copy, Debug)]
@@ -72,24 +69,20 @@ pub struct Manner {
 pub struct Server {
     pub port: u16,
     shared: Arc<Shared>,
-    listening: JoinHandle<()>,
+    listening: Listening,
 }
 
 #[derive(Default)]
 struct Shared {
     seen: Mutex<Seen>,
-    one_more_ended: Condvar,
     over: Mutex<bool>,
     is_over: Condvar,
-    /// Where the connection comes from that only says that no more will come.
-    last: Mutex<Option<SocketAddr>>,
 }
 
 /// What a server saw.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub connections: usize,
-    pub ended: usize,
     /// Every line but those of messages.
     pub lines: Vec<String>,
     /// Messages that had their final dot, without it.
@@ -109,70 +102,31 @@ impl Server {
             // Little of a message is on the way when it breaks off.
             rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         }
-        let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared::default());
         let (here, rules) = (shared.clone(), Arc::new(rules));
-        let listening = thread::spawn(move || {
-            let mut connections = Vec::new();
-            for socket in listener.incoming().map(Result::unwrap) {
-                let from = socket.peer_addr().ok();
-                if from.is_some() && from == *here.last.lock().unwrap() {
-                    break;
-                }
-                let number = {
-                    let mut seen = here.seen.lock().unwrap();
-                    seen.connections += 1;
-                    seen.connections
-                };
-                socket.set_nodelay(true).unwrap();
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
-                socket.set_write_timeout(Some(PATIENCE)).unwrap();
-                let (shared, rules, manner) = (here.clone(), rules.clone(), manner.clone());
-                let connection = move || {
-                    let raw = socket.try_clone().unwrap();
-                    let stream: Box<dyn Stream> = match &manner.identity {
-                        Some(identity) if manner.implicit => identity.secure(socket),
-                        _ => Box::new(socket),
-                    };
-                    let mut peer = Peer {
-                        stream,
-                        raw,
-                        number,
-                        times: Vec::new(),
-                        manner,
-                        rules,
-                        shared: shared.clone(),
-                    };
-                    peer.serve();
-                    drop(peer);
-                    shared.seen.lock().unwrap().ended += 1;
-                    shared.one_more_ended.notify_all();
-                };
-                let small = thread::Builder::new().stack_size(512 * 1024);
-                connections.push(small.spawn(connection).unwrap());
-            }
-            connections.into_iter().for_each(|connection| connection.join().unwrap());
+        let listening = Listening::start(listener, move |socket, number| {
+            socket.set_nodelay(true).unwrap();
+            let raw = socket.try_clone().unwrap();
+            let stream: Box<dyn Stream> = match &manner.identity {
+                Some(identity) if manner.implicit => identity.secure(socket),
+                _ => Box::new(socket),
+            };
+            let (manner, rules, shared) = (manner.clone(), rules.clone(), here.clone());
+            Peer { stream, raw, number, times: Vec::new(), manner, rules, shared }.serve();
         });
-        Self { port, shared, listening }
+        Self { port: listening.port, shared, listening }
     }
 
     pub fn wait_until_ended(&self, connections: usize) {
-        let seen = self.shared.seen.lock().unwrap();
-        let waited = self.shared.one_more_ended.wait_timeout_while(seen, PATIENCE, |s| s.ended < connections);
-        assert!(!waited.unwrap().1.timed_out(), "no {connections} connections have ended");
+        self.listening.wait_until_ended(connections);
     }
 
     /// Everything it saw, once every connection is over: drop the client first.
     pub fn finish(self) -> Seen {
         *self.shared.over.lock().unwrap() = true;
         self.shared.is_over.notify_all();
-        // One more connection ends the listening; those before it in the queue still count.
-        let mut last = self.shared.last.lock().unwrap();
-        let end = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        *last = Some(end.local_addr().unwrap());
-        drop(last);
-        self.listening.join().unwrap();
-        self.shared.seen.lock().unwrap().clone()
+        let connections = self.listening.finish();
+        Seen { connections, ..self.shared.seen.lock().unwrap().clone() }
     }
 }
 
