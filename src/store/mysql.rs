@@ -15,6 +15,7 @@ mod pace;
 mod purge;
 mod recover;
 mod settle;
+mod snapshot;
 mod sql;
 mod suppression;
 mod survey;

@@ -33,6 +33,7 @@ mod ping;
 mod plans;
 mod purge;
 mod quiet;
+mod report;
 mod retrying;
 mod runbook;
 mod secrets;
