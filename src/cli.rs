@@ -27,6 +27,10 @@ pub struct Cli {
 }
 
 impl Cli {
+    pub fn is_run(&self) -> bool {
+        matches!(self.command, None | Some(Command::Run(_)))
+    }
+
     /// Flags of `run` stand after it, or alone; before another subcommand they would silently mean nothing.
     pub fn check_placement(&self) -> Result<(), clap::Error> {
         if self.command.is_none() || self.run == RunArgs::default() {
@@ -64,8 +68,12 @@ pub struct Global {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
+    /// For people
     Text,
+    /// One JSON object a line
     Json,
+    /// With the priority that systemd's journal reads in front of each line
+    Journal,
 }
 
 #[derive(Debug, Subcommand)]
@@ -121,6 +129,10 @@ pub struct RunArgs {
     /// For how long this run begins new targets [else $BATCH_SEND_BUDGET, else `budget` of the configuration]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub budget: Option<Duration>,
+
+    /// Append what happens to this file, too [else `log_file` of the configuration]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
 
     /// Print what would be sent, and to whom; claims nothing, writes nothing
     #[arg(long)]

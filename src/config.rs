@@ -1,6 +1,6 @@
 //! Flags, environment and file become one validated `Config`. Every default and limit of the configuration is here.
 //! How a table of the file is read is config/section.rs, what the environment says config/environment.rs, what of the file others must
-//! not see config/exposed.rs. What a channel needs beyond the common keys is declared in
+//! not see config/exposed.rs, how a run tells what it does config/told.rs. What a channel needs beyond the common keys is declared in
 //! its sender's file. Each refusal is one sentence: the file, the table, the key, and the way out; never a value
 //! that may be a secret.
 //!
@@ -15,6 +15,7 @@
 mod environment;
 mod exposed;
 mod section;
+mod told;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use uuid::Uuid;
 use self::environment::{Environment, environment, expand, text_of};
 pub use self::exposed::Exposed;
 use self::section::{Section, out_of};
+pub use self::told::Told;
 use crate::cli::{Global, LogFormat, duration};
 use crate::message::{Renderer, Template};
 use crate::pace::Pace;
@@ -74,6 +76,7 @@ pub struct Config {
     pub table_prefix: String,
     pub lock_dir: PathBuf,
     pub state_dir: PathBuf,
+    pub told: Told,
     pub run: Run,
     pub channels: BTreeMap<String, Channel>,
 }
@@ -125,6 +128,16 @@ struct Unset {
     key: String,
 }
 
+impl Unset {
+    fn refused(&self, place: &str) -> Error {
+        let Self { name, key } = self;
+        usage(format!(
+            "{place}: the environment has no `{name}`, which `{key}` asks for: set it where batch-send is started (in \
+             the crontab), or write `$${{{name}}}` if the text itself is meant"
+        ))
+    }
+}
+
 /// The form of the log, known before the configuration is: for the logger, which must stand by then.
 pub fn log_format(global: &Global) -> Result<LogFormat> {
     log_format_of(global, &environment)
@@ -146,7 +159,7 @@ fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {
     }
     let Some(text) = text_of(env, "BATCH_SEND_LOG_FORMAT")? else { return Ok(LogFormat::Text) };
     LogFormat::from_str(&text, false)
-        .map_err(|_| usage(format!("BATCH_SEND_LOG_FORMAT must be text or json, not `{text}`")))
+        .map_err(|_| usage(format!("BATCH_SEND_LOG_FORMAT must be text, json or journal, not `{text}`")))
 }
 
 /// Whether a terminal may be written to in colours: not with `NO_COLOR`, and not where it cannot show them.
@@ -176,8 +189,9 @@ impl Config {
             return Err(top
                 .refuse(format!("{key} must be 1-32 letters, digits or underscores, not `{table_prefix}`")));
         }
-        let state_dir = top.directory("state_dir")?.unwrap_or_else(|| STATE_DIR.into());
-        let lock_dir = top.directory("lock_dir")?.unwrap_or_else(|| state_dir.clone());
+        let state_dir = top.absolute("state_dir")?.unwrap_or_else(|| STATE_DIR.into());
+        let lock_dir = top.absolute("lock_dir")?.unwrap_or_else(|| state_dir.clone());
+        let told = Told::read(&mut top, env)?;
         let run = match top.section("run")? {
             Some(section) => section,
             None => top.empty("run"),
@@ -213,7 +227,7 @@ impl Config {
         };
         let file = (!text.is_empty()).then(|| path.clone());
         let secrets = exposed::secrets(&text);
-        Ok(Self { file, secrets, database_url, table_prefix, lock_dir, state_dir, run, channels })
+        Ok(Self { file, secrets, database_url, table_prefix, lock_dir, state_dir, told, run, channels })
     }
 
     /// Makes `state_dir` and `lock_dir` (0700) where they are missing, and sees that this user can write there.
@@ -274,12 +288,8 @@ impl Channel {
     /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the
     /// kind refuses.
     pub fn sender(&self, lanes: usize) -> Result<Box<dyn Sender>> {
-        if let Some(Unset { name, key }) = &self.unset {
-            return Err(usage(format!(
-                "{}: the environment has no `{name}`, which `{key}` asks for: set it where batch-send is started (in \
-                 the crontab), or write `$${{{name}}}` if the text itself is meant",
-                self.place
-            )));
+        if let Some(unset) = &self.unset {
+            return Err(unset.refused(&self.place));
         }
         let exchange = Exchange {
             timeout: self.timeout,

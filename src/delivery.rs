@@ -66,6 +66,8 @@ pub struct Orders<'a> {
     pub stop: &'a Stop,
     pub quota: &'a Quota,
     pub journal: &'a Journal,
+    /// Told about once a second what has come of it so far.
+    pub seen: &'a dyn Fn(&Served),
 }
 
 /// How many targets this run may still begin (`--limit`), shared by its lanes.
@@ -149,6 +151,8 @@ pub struct Served {
     pub refused: u64,
     pub settled: Settled,
     pub ended: Option<Ended>,
+    /// At whose target we paused the task: the reason may repeat the recipient.
+    pub paused_at: Option<String>,
     /// The database failed us; everything that was in flight is written or in the journal.
     pub failure: Option<Error>,
 }
@@ -326,7 +330,7 @@ impl<'a> Delivery<'a> {
         }
         match self.store.reserve(self.orders.channel, pace.span(group), self.orders.slots_until.left()) {
             Ok(Slot::In(wait)) => {
-                log::debug!("slots channel={} {group} in {wait:?}", self.orders.channel);
+                log::debug!(channel = self.orders.channel, group, wait:?; "slots");
                 self.slots = Slots { free: group, at: Moment::now() + wait };
             }
             Ok(Slot::Later(wait)) => {
@@ -397,23 +401,19 @@ impl<'a> Delivery<'a> {
             Ok(begun) => {
                 self.served.settled.add(begun.settled);
                 if !begun.fenced.is_empty() {
-                    log::info!(
-                        "fenced task={} targets={:?}: not ours any more",
-                        self.lease.task(),
-                        begun.fenced
-                    );
+                    log::info!("not ours any more: targets {:?}", begun.fenced);
                 }
                 if !begun.suppressed.is_empty() {
                     // Nobody's fault, and no word on the message: they are not counted as rejected.
-                    log::debug!("suppressed task={} targets={:?}", self.lease.task(), begun.suppressed);
+                    log::debug!("suppressed: targets {:?}", begun.suppressed);
                     self.served.refused += begun.suppressed.len() as u64;
                 }
                 if !begun.unknown.is_empty() {
-                    log::info!("unknown task={} targets={:?}", self.lease.task(), begun.unknown);
+                    log::info!("unknown: targets {:?}", begun.unknown);
                     self.served.unknown += begun.unknown.len() as u64;
                 }
                 self.orders.quota.give(asked - begun.in_flight.len());
-                log::debug!("begun task={} {} of {asked}", self.lease.task(), begun.in_flight.len());
+                log::debug!(targets = begun.in_flight.len(), asked; "begun");
                 self.served.begun += begun.in_flight.len() as u64;
                 self.in_flight += begun.in_flight.len();
                 self.slots.free = self.slots.free.saturating_sub(begun.in_flight.len());
@@ -458,12 +458,13 @@ impl<'a> Delivery<'a> {
         let count = refused.len();
         self.orders.quota.give(count);
         for (claimed, reason) in &refused {
-            log::info!("refused task={} target={}: {reason}", self.lease.task(), claimed.target().id);
+            let target = claimed.target();
+            log::info!(target = target.id, recipient = target.recipient; "refused: {reason}");
         }
         // What is in doubt becomes unknown, and says nothing of the message.
         let (doubtful, wrong): (Vec<_>, Vec<_>) =
             refused.into_iter().partition(|(claimed, _)| claimed.target().in_doubt);
-        let last = wrong.last().map(|(_, reason)| reason.clone());
+        let last = wrong.last().map(|(claimed, reason)| (reason.clone(), claimed.target().recipient.clone()));
         let count = wrong.len() as u32;
         for (refused, counter) in [(doubtful, &mut self.served.unknown), (wrong, &mut self.served.refused)] {
             if refused.is_empty() {
@@ -477,9 +478,9 @@ impl<'a> Delivery<'a> {
                 }
             }
         }
-        if let Some(last) = last {
+        if let Some((last, recipient)) = last {
             self.tally.rejected += count;
-            self.stop_after_rejected(&last);
+            self.stop_after_rejected(&last, recipient);
         }
     }
 
@@ -575,8 +576,9 @@ impl<'a> Delivery<'a> {
         self.in_flight -= 1;
         self.answered += 1;
         let task = self.lease.task();
-        log::debug!("answered task={task} target={}: {outcome:?}", in_flight.id());
-        let consequence = self.consequence(&outcome);
+        let recipient = &in_flight.message().target.recipient;
+        log::debug!(target = in_flight.id(), recipient = recipient.as_str(); "answered: {outcome:?}");
+        let consequence = self.consequence(&outcome, recipient);
         let (attempt, in_doubt) = (in_flight.attempt(), in_flight.in_doubt());
         let settlement = settlement::settle(outcome, in_doubt, attempt, self.orders.policy, fastrand::f64());
         self.count(&settlement);
@@ -585,12 +587,12 @@ impl<'a> Delivery<'a> {
         match consequence {
             Consequence::None => self.stop_after_unknowns(),
             Consequence::Hold(asked) => self.hold(asked),
-            Consequence::Pause(reason) => self.pause(reason),
-            Consequence::Reject(reason) => self.stop_after_rejected(&reason),
+            Consequence::Pause(reason, recipient) => self.pause(reason, Some(recipient)),
+            Consequence::Reject(reason, recipient) => self.stop_after_rejected(&reason, recipient),
         }
     }
 
-    fn consequence(&mut self, outcome: &Outcome) -> Consequence {
+    fn consequence(&mut self, outcome: &Outcome, recipient: &str) -> Consequence {
         match outcome {
             Outcome::Deferred { toll: Toll::Unreached, .. } => {
                 self.unreached += 1;
@@ -607,11 +609,12 @@ impl<'a> Delivery<'a> {
             Outcome::Accepted { .. } => self.tally.accepted = true,
             Outcome::Deferred { after, toll: Toll::Hold, .. } => return Consequence::Hold(*after),
             Outcome::Unavailable { reason } => {
-                return Consequence::Pause(format!("channel unavailable on {}: {reason}", self.orders.host));
+                let reason = format!("channel unavailable on {}: {reason}", self.orders.host);
+                return Consequence::Pause(reason, recipient.to_owned());
             }
             Outcome::Rejected { reason } => {
                 self.tally.rejected += 1;
-                return Consequence::Reject(reason.clone());
+                return Consequence::Reject(reason.clone(), recipient.to_owned());
             }
             _ => {}
         }
@@ -619,10 +622,11 @@ impl<'a> Delivery<'a> {
     }
 
     /// The message is wrong then, not the people. What could not be rendered counts, too.
-    fn stop_after_rejected(&mut self, last: &str) {
+    fn stop_after_rejected(&mut self, last: &str, recipient: String) {
         let rejected = self.tally.rejected;
         if rejected >= STOP_AFTER_REJECTED && !self.tally.accepted {
-            self.pause(format!("{rejected} targets rejected and none accepted; the last: {last}"));
+            let reason = format!("{rejected} targets rejected and none accepted; the last: {last}");
+            self.pause(reason, Some(recipient));
         }
     }
 
@@ -672,7 +676,7 @@ impl<'a> Delivery<'a> {
         if answers.is_empty() {
             return self.fail(why);
         }
-        log::info!("task={}: {} answers go to the journal: {why:#}", self.lease.task(), answers.len());
+        log::info!("{} answers go to the journal: {why:#}", answers.len());
         self.keep(answers);
         self.unwritten = Some(why);
     }
@@ -699,6 +703,7 @@ impl<'a> Delivery<'a> {
             return;
         }
         self.renew();
+        (self.orders.seen)(&self.served);
         if self.may_begin() {
             match turn_over(self.store) {
                 Ok(true) => self.end(Ended::Yielded),
@@ -725,9 +730,10 @@ impl<'a> Delivery<'a> {
         if run >= self.orders.policy.stop_after_unknown
             && !matches!(self.served.ended, Some(Ended::Paused(_)))
         {
-            self.pause(format!(
+            let reason = format!(
                 "{run} unknown outcomes or crashed runs in a row: see what became of them, then resolve and resume"
-            ));
+            );
+            self.pause(reason, None);
         }
     }
 
@@ -739,7 +745,7 @@ impl<'a> Delivery<'a> {
         match self.store.hold(self.orders.channel, &Hold { asked, first: backoff.first, most: backoff.most })
         {
             Ok(length) => {
-                log::info!("held channel={} for {length:?}", self.orders.channel);
+                log::info!(channel = self.orders.channel, length:?; "held");
                 self.held = Some(length);
                 self.end(Ended::Held(length));
             }
@@ -747,12 +753,16 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    fn pause(&mut self, reason: String) {
+    /// `recipient`: whom the reason may repeat.
+    fn pause(&mut self, reason: String, recipient: Option<String>) {
         if matches!(self.served.ended, Some(Ended::Paused(_) | Ended::Lost)) {
             return;
         }
         match self.store.pause(self.lease, &reason) {
-            Ok(true) => self.end(Ended::Paused(reason)),
+            Ok(true) => {
+                self.served.paused_at = recipient;
+                self.end(Ended::Paused(reason));
+            }
             Ok(false) => self.end(Ended::Halted),
             Err(error) => self.fail(error.context(format!("pause task {}", self.lease.task()))),
         }
@@ -762,6 +772,7 @@ impl<'a> Delivery<'a> {
 enum Consequence {
     None,
     Hold(Option<Duration>),
-    Pause(String),
-    Reject(String),
+    /// For this reason, at this recipient.
+    Pause(String, String),
+    Reject(String, String),
 }

@@ -27,9 +27,7 @@ impl Exit {
             None => Self::Trouble,
         }
     }
-}
 
-impl Exit {
     pub fn number(self) -> u8 {
         match self {
             Self::Done => 0,

@@ -9,9 +9,13 @@ mod exit;
 mod journal;
 mod lock;
 mod logger;
+mod mask;
 mod message;
+mod metrics;
 mod moment;
+mod notify;
 mod pace;
+mod ping;
 mod sender;
 mod settlement;
 mod stop;
@@ -26,6 +30,7 @@ mod window;
 use std::process::ExitCode;
 
 use clap::Parser;
+use uuid::Uuid;
 
 use crate::cli::{Cli, LogFormat};
 use crate::exit::Exit;
@@ -36,7 +41,8 @@ fn main() -> ExitCode {
         misplaced.exit();
     }
     let format = config::log_format(&cli.global);
-    logger::start(cli.global.verbose, cli.global.quiet, *format.as_ref().unwrap_or(&LogFormat::Text));
+    let run = cli.is_run().then(Uuid::new_v4);
+    logger::start(cli.global.verbose, cli.global.quiet, *format.as_ref().unwrap_or(&LogFormat::Text), run);
     let ended = format.and_then(|_| commands::run(&cli));
     ended
         .unwrap_or_else(|error| {

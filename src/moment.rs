@@ -5,6 +5,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A moment since boot (`CLOCK_BOOTTIME`). `Instant` would not do: it stands still in suspend, and a machine
@@ -42,6 +43,12 @@ impl Moment {
     pub fn at_seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
+}
+
+/// What this host's clock says, to be shown to whoever reads logs and metrics: nothing is decided by it.
+pub fn wall() -> DateTime<Utc> {
+    let now = clock_gettime(ClockId::Realtime);
+    DateTime::from_timestamp(now.tv_sec, now.tv_nsec as u32).unwrap_or_default()
 }
 
 impl Add<Duration> for Moment {

@@ -16,6 +16,7 @@
 //! or a person. Every statement that moves a target names its id, its token and the status it must be in, and looks
 //! at the number of rows changed. Leases save wasted work; nothing here relies on them.
 
+mod backlog;
 pub mod facts;
 mod late;
 pub mod migrations;
@@ -25,6 +26,7 @@ mod sqlite;
 #[cfg(test)]
 mod conformance;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +35,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+pub use self::backlog::Backlog;
+use self::backlog::{Backlogs, COUNTED, TASKS};
 use self::facts::Facts;
 use crate::course::Courses;
 use crate::message::Message;
@@ -560,6 +564,9 @@ pub trait Relay {
 
     /// Gives the lease back, and finishes the task when nothing of it is open. A forced run never finishes one.
     fn close(&mut self, lease: Lease) -> Result<Closed>;
+
+    /// What waits and what is in doubt, of every channel of which there is any: for metrics, and cheap however many targets there are.
+    fn backlog(&mut self) -> Result<Vec<Backlog>>;
 }
 
 /// What an operator asks. Needs no lease; acts of a person are audited.
@@ -776,6 +783,14 @@ impl Database {
                 Facts::File(Box::new(writer.examine()?))
             }
         })
+    }
+
+    /// How often the server had to be asked again, over all stores of this process.
+    pub fn retries(&self) -> u64 {
+        match self {
+            Self::MySql(settings) => settings.retries.load(Ordering::Relaxed),
+            Self::Sqlite(_) => 0,
+        }
     }
 
     /// What tells this installation's database and tables from others, without secrets: for the name of the lock file.

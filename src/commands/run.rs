@@ -1,10 +1,13 @@
 //! One run: what cron starts every minute, and what a person starts for one task. Takes the lock, repairs what dead runs left, leases
-//! task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, the dry run in run/dry.rs.
+//! task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, whom it tells besides in run/told.rs, the dry
+//! run in run/dry.rs.
 
 mod dry;
 mod hours;
 mod report;
+mod told;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
@@ -16,12 +19,14 @@ use uuid::Uuid;
 
 use self::hours::Hours;
 use self::report::Report;
+use self::told::Telling;
 use crate::cli::RunArgs;
 use crate::config::{Channel, Config};
 use crate::delivery::{self, Ended, Orders, Quota, Tally};
 use crate::exit::Exit;
 use crate::journal::{self, Journal};
 use crate::lock::{Locking, RunLock};
+use crate::logger;
 use crate::moment::Moment;
 use crate::sender::Sender;
 use crate::stop::Stop;
@@ -52,6 +57,20 @@ pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
     if args.dry_run {
         return dry::dry_run(config, database, args, out);
     }
+    let mut telling = Telling::begin(config, database, args)?;
+    let mut report = Report::default();
+    let ended = telling.meanwhile(database, |telling| work(config, database, args, telling, &mut report));
+    telling.end(database, report.events(), &ended);
+    ended
+}
+
+fn work(
+    config: &Config,
+    database: &Database,
+    args: &RunArgs,
+    telling: &Telling,
+    report: &mut Report,
+) -> Result<Exit> {
     config.make_dirs()?;
     let longest = config.channels.values().map(Channel::longest).max().unwrap_or_default();
     let stop = Stop::new(config.run.budget, longest);
@@ -60,12 +79,13 @@ pub fn run(config: &Config, database: &Database, args: &RunArgs, out: &mut dyn W
     let senders =
         config.channels.values().map(|channel| channel.sender(config.run.lanes)).collect::<Result<_>>()?;
     match args.task_id {
-        Some(task) => one_task(config, &senders, database, args, task, &stop),
-        None => every_due_task(config, &senders, database, args, &stop, longest),
+        Some(task) => one_task(config, &senders, database, args, task, &stop, telling, report),
+        None => every_due_task(config, &senders, database, args, &stop, longest, telling, report),
     }
 }
 
 /// The cron run.
+#[allow(clippy::too_many_arguments)]
 fn every_due_task(
     config: &Config,
     senders: &Senders,
@@ -73,6 +93,8 @@ fn every_due_task(
     args: &RunArgs,
     stop: &Stop,
     longest: Duration,
+    telling: &Telling,
+    report: &mut Report,
 ) -> Result<Exit> {
     let path = lock_path(&config.lock_dir, database);
     let lock = match RunLock::acquire(&path, Moment::now() + config.run.budget + longest + STUCK)? {
@@ -88,21 +110,22 @@ fn every_due_task(
         Locking::Busy(holder) => {
             let pid = holder.map_or("unknown".into(), |holder| holder.pid.to_string());
             log::info!("another run is at work on this host (pid {pid}): nothing to do here");
+            telling.nothing();
             return Ok(Exit::Done);
         }
     };
+    telling.started();
     let mut store = database.store()?;
     let installation = super::installation(&mut *store)?;
-    let mut report = Report::default();
-    replay(config, &mut *store, installation, &mut report)?;
-    recover(&mut *store, None, &mut report)?;
+    replay(config, &mut *store, installation, report)?;
+    recover(&mut *store, None, report)?;
     let known: Vec<&str> = config.channels.keys().map(String::as_str).collect();
     for stray in store.strays(&known)? {
         let (task, channel) = (stray.task, &stray.channel);
         if stray.paused {
-            report.paused(task, &format!("no configuration that serves it knows channel {channel}"));
+            report.paused(task, &format!("no configuration that serves it knows channel {channel}"), "");
         } else {
-            log::info!("skipped task={task}: channel {channel} is not in this host's configuration");
+            log::info!(task; "skipped: channel {channel} is not in this host's configuration");
         }
     }
 
@@ -120,7 +143,7 @@ fn every_due_task(
         return Ok(report.exit());
     }
     let journal = Journal::create(&config.state_dir, installation)?;
-    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours);
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours, telling);
     let mut first = first.into_iter();
     let own = first.next();
     std::thread::scope(|scope| {
@@ -141,7 +164,7 @@ fn every_due_task(
             }
         }
         if let Some(task) = own {
-            run.lane(&mut *store, task, &mut Some(lock), &mut report);
+            run.lane(&mut *store, task, &mut Some(lock), report);
         }
         for lane in others {
             match lane.join() {
@@ -151,11 +174,12 @@ fn every_due_task(
         }
     });
     drop(run);
-    finish(journal, &mut report);
+    finish(journal, report);
     report.end()
 }
 
 /// `--task-id`: the lease excludes, not the lock file, so that cron goes on beside it.
+#[allow(clippy::too_many_arguments)]
 fn one_task(
     config: &Config,
     senders: &Senders,
@@ -163,20 +187,22 @@ fn one_task(
     args: &RunArgs,
     id: TaskId,
     stop: &Stop,
+    telling: &Telling,
+    report: &mut Report,
 ) -> Result<Exit> {
+    let _about = logger::about(id, None);
     let mut store = database.store()?;
     let installation = super::installation(&mut *store)?;
-    let mut report = Report::default();
-    replay(config, &mut *store, installation, &mut report)?;
+    replay(config, &mut *store, installation, report)?;
     // First: it reopens a finished task that an application has added to.
-    recover(&mut *store, Some(id), &mut report)?;
+    recover(&mut *store, Some(id), report)?;
     let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
     if task.status == TaskStatus::Finished {
         return report.end();
     }
     let journal = Journal::create(&config.state_dir, installation)?;
     let hours = Hours::read(config, &mut *store)?;
-    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours);
+    let run = Run::new(config, senders, installation, stop, args.limit, &journal, hours, telling);
     let channel = run.channel(&task)?;
     if let Some(why) = run.hours.refusal(channel.channel) {
         report.fail(anyhow!("task {id} waits: {why}"));
@@ -185,7 +211,7 @@ fn one_task(
             Leasing::Ours(lease) => {
                 let (until, turn_over, last_begun) =
                     (stop.begins_until(), &mut |_: &mut dyn Relay| Ok(false), &mut || {});
-                run.serve(&mut *store, &task, channel, lease, until, turn_over, last_begun, &mut report);
+                run.serve(&mut *store, &task, channel, lease, until, turn_over, last_begun, report);
             }
             Leasing::Held { owner, .. } => {
                 report.fail(Error::new(Trouble::try_later(format!(
@@ -196,14 +222,19 @@ fn one_task(
         }
     }
     drop(run);
-    finish(journal, &mut report);
+    finish(journal, report);
     report.end()
 }
 
 /// Of one database and prefix: two installations on a host do not stop each other.
 pub(super) fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
+    dir.join(format!("batch-send-{}.lock", name_of(database)))
+}
+
+/// What files of one database and prefix are called by.
+fn name_of(database: &Database) -> String {
     let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, database.identity().as_bytes()).simple().to_string();
-    dir.join(format!("batch-send-{}.lock", &hash[..16]))
+    hash[..16].to_owned()
 }
 
 fn replay(config: &Config, store: &mut dyn Store, installation: Uuid, report: &mut Report) -> Result<()> {
@@ -218,7 +249,7 @@ fn replay(config: &Config, store: &mut dyn Store, installation: Uuid, report: &m
 fn recover(store: &mut dyn Store, only: Option<TaskId>, report: &mut Report) -> Result<()> {
     let recovered = store.recover(only)?;
     if recovered.pending + recovered.unknown > 0 {
-        log::info!("recovered pending={} unknown={}", recovered.pending, recovered.unknown);
+        log::info!(pending = recovered.pending, unknown = recovered.unknown; "recovered");
     }
     for task in recovered.doubtful {
         report.doubtful(task, "the run that sent them died before the answers were written");
@@ -227,7 +258,7 @@ fn recover(store: &mut dyn Store, only: Option<TaskId>, report: &mut Report) -> 
         report.expired(task, &reason);
     }
     for task in recovered.reopened {
-        log::info!("reopened task={task}: an open target turned up after it was finished");
+        log::info!(task; "reopened: an open target turned up after it was finished");
     }
     Ok(())
 }
@@ -250,6 +281,7 @@ struct Run<'a> {
     journal: &'a Journal,
     channels: BTreeMap<&'a str, Open<'a>>,
     hours: Hours<'a>,
+    telling: &'a Telling,
     tallies: Mutex<HashMap<TaskId, Tally>>,
     /// Not to be served before this moment, or not again in this run: found empty, or not to be served here.
     left_alone: Mutex<HashMap<TaskId, Option<Moment>>>,
@@ -263,6 +295,7 @@ struct Open<'a> {
 }
 
 impl<'a> Run<'a> {
+    #[allow(clippy::too_many_arguments)]
     fn new(
         config: &'a Config,
         senders: &'a Senders,
@@ -271,6 +304,7 @@ impl<'a> Run<'a> {
         limit: Option<u64>,
         journal: &'a Journal,
         hours: Hours<'a>,
+        telling: &'a Telling,
     ) -> Self {
         let opened = config.channels.values().zip(senders);
         let channels = opened.map(|(channel, sender)| {
@@ -285,6 +319,7 @@ impl<'a> Run<'a> {
             journal,
             channels: channels.collect(),
             hours,
+            telling,
             tallies: Mutex::default(),
             left_alone: Mutex::default(),
         }
@@ -333,11 +368,12 @@ impl<'a> Run<'a> {
         lock: &mut Option<Arc<RunLock>>,
         report: &mut Report,
     ) -> Result<()> {
+        let _about = logger::about(task.id, None);
         let channel = self.channel(task)?;
         let lease = match store.lease(task.id, &self.terms(channel), false)? {
             Leasing::Ours(lease) => lease,
             Leasing::Held { owner, token } => {
-                log::debug!("task={} is held by {owner} (token {token})", task.id);
+                log::debug!("held by {owner} (token {token})");
                 return Ok(());
             }
             Leasing::Closed(why) => {
@@ -380,11 +416,12 @@ impl<'a> Run<'a> {
         let settings = channel.channel;
         if let Some(recipient) = &settings.redirect_to {
             channel.redirected.call_once(|| {
-                log::warn!("channel {}: everything goes to {recipient} (`redirect_to`)", settings.name);
+                log::warn!(recipient = recipient.as_str(); "channel {}: everything goes to {recipient} (`redirect_to`)", settings.name);
             });
         }
         let renderer = settings.renderer(self.installation, task);
         let closes = self.hours.closes(settings);
+        let mut turn = self.telling.turn(&settings.name).map(RefCell::new);
         let orders = Orders {
             channel: &settings.name,
             sender: channel.sender,
@@ -400,12 +437,20 @@ impl<'a> Run<'a> {
             stop: self.stop,
             quota: &self.quota,
             journal: self.journal,
+            seen: &|served| {
+                if let Some(turn) = &turn {
+                    turn.borrow_mut().seen(served);
+                }
+            },
         };
         let mut tally =
             self.tallies.lock().unwrap_or_else(PoisonError::into_inner).remove(&task.id).unwrap_or_default();
-        log::info!("leased task={} channel={}", task.id, settings.name);
+        log::info!(channel = settings.name.as_str(); "leased");
         let served = delivery::serve(store, &mut lease, &orders, &mut tally, turn_over, last_begun);
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner).insert(task.id, tally);
+        if let Some(turn) = turn.take() {
+            turn.into_inner().end(&served);
+        }
         match served.ended {
             Some(Ended::Paced(wait)) => self.leave_alone(task.id, Some(Moment::now() + wait)),
             _ if served.begun + served.refused + served.unknown == 0 => self.leave_alone(task.id, None),
@@ -454,8 +499,8 @@ fn close(store: &mut dyn Store, lease: Lease, task: TaskId, report: &mut Report)
         return;
     }
     match store.close(lease) {
-        Ok(Closed::Finished) => log::info!("finished task={task}"),
-        Ok(Closed::Paused(reason)) => report.paused(task, &reason),
+        Ok(Closed::Finished) => report.finished(task),
+        Ok(Closed::Paused(reason)) => report.paused(task, &reason, ""),
         Ok(Closed::Open | Closed::Lost) => {}
         Err(error) => report.fail(error.context(format!("close task {task}"))),
     }

@@ -72,7 +72,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub fn directory(&mut self, key: &'static str) -> Result<Option<PathBuf>> {
+    pub fn absolute(&mut self, key: &'static str) -> Result<Option<PathBuf>> {
         let Some(path) = self.string(key)?.map(PathBuf::from) else { return Ok(None) };
         if path.is_relative() {
             let path = path.display();
@@ -290,6 +290,7 @@ impl<'a> Section<'a> {
     /// What a kind says of its settings, once they are complete.
     pub fn checked(&self, check: Result<()>, unset: &Option<Unset>) -> Result<()> {
         match check {
+            Err(error) if unset.is_none() && self.name.is_empty() => Err(self.refuse(format!("{error:#}"))),
             Err(error) if unset.is_none() => Err(self.refuse(format!("[{}]: {error:#}", self.name))),
             _ => Ok(()),
         }

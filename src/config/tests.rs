@@ -110,8 +110,11 @@ fn the_example_has_every_key_and_those_commented_out_are_right_too() {
         .with("WEBHOOK_KEY", key)
         .with("WX_SECRET", "s")
         .with("SMTP_PASSWORD", "p")
+        .with("PING_ID", "i")
         .load()
         .unwrap();
+    let run = Uuid::nil();
+    assert!(config.told.ping(run).unwrap().is_some() && config.told.notify(run).unwrap().is_some());
     assert_eq!(config.lock_dir, Path::new("/run/batch-send"));
     for channel in config.channels.values().filter(|channel| channel.template.is_some()) {
         // But for the file of the CA, which is nowhere.
@@ -182,6 +185,42 @@ fn an_unknown_key_is_refused_with_its_nearest_neighbour() {
     for (text, sentence) in table {
         assert_eq!(refused(text), sentence);
     }
+}
+
+#[test]
+fn how_a_run_tells_what_it_does_is_checked_and_shows_no_secret() {
+    for (text, sentence) in [
+        ("log_file = \"b.log\"", "F: `log_file` must be an absolute path, not `b.log`"),
+        ("metrics_file = \"b.prom\"", "F: `metrics_file` must be an absolute path, not `b.prom`"),
+        (
+            "metrics_file = \"/b.txt\"",
+            "F: `metrics_file` must end in .prom, not `/b.txt`: node_exporter reads no other files",
+        ),
+        (
+            "ping_url = \"hc.example/s3cret\"",
+            "F: `ping_url`: it needs http:// or https:// and a host, as in https://api.example.com/v1/messages: invalid format",
+        ),
+        (
+            "[notify]\ncommand = []",
+            "F: [notify]: `command` is empty: name a program, as in [\"/usr/local/bin/send\"]",
+        ),
+        ("[notify]\nx = 1", "F: unknown key `x` in [notify]; known here: command"),
+    ] {
+        assert_eq!(refused(text), sentence);
+    }
+    // A person who looks at `status` need not have cron's secrets.
+    let config =
+        loaded(&format!("{DATABASE}ping_url = \"${{PING}}\"\n[notify]\ncommand = [\"/t\", \"${{KEY}}\"]"));
+    for (refused, name) in [
+        (config.told.ping(Uuid::nil()).err(), "the environment has no `PING`, which `ping_url` asks for"),
+        (config.told.notify(Uuid::nil()).err(), "the environment has no `KEY`, which `command` asks for"),
+    ] {
+        let error = refused.expect("must be refused");
+        assert_eq!(trouble::Trouble::kind_of(&error), Some(trouble::Kind::Usage));
+        assert!(error.to_string().contains(name), "{error:#}");
+    }
+    let set = Set::new(&format!("{DATABASE}ping_url = \"${{PING}}\"")).with("PING", "s3cret");
+    assert!(!set.refused().contains("s3cret"));
 }
 
 #[test]
@@ -437,7 +476,7 @@ fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     assert_eq!(set.with("BATCH_SEND_BUDGET", "1").refused().split(':').next(), Some("BATCH_SEND_BUDGET"));
     let set = Set::new(DATABASE).with("BATCH_SEND_LOG_FORMAT", "xml");
     let error = set.log_format().unwrap_err().to_string();
-    assert_eq!(error, "BATCH_SEND_LOG_FORMAT must be text or json, not `xml`");
+    assert_eq!(error, "BATCH_SEND_LOG_FORMAT must be text, json or journal, not `xml`");
     let set = Set::new(DATABASE).with("BATCH_SEND_DATABASE_URL", "").with("BATCH_SEND_BUDGET", "");
     assert_eq!(seen(&set), ("sqlite:///t.db".into(), 50 * SECOND, LogFormat::Text));
 }

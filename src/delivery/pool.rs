@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender as Back;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::logger;
 use crate::moment::Moment;
 use crate::sender::{self, Outcome, Sender};
 use crate::store::InFlight;
@@ -71,6 +72,7 @@ impl Pool {
         while let Some(in_flight) = self.take() {
             let until = in_flight.until();
             let until = self.closes.map_or(until, |closes| until.min(closes));
+            let _about = logger::about(in_flight.message().task.id, Some(in_flight.id()));
             let outcome = sender::send(sender, in_flight.message(), until);
             if back.send((in_flight, outcome)).is_err() {
                 return;

@@ -229,31 +229,9 @@ impl Exec {
 
 impl Sender for Exec {
     fn send(&self, message: &Message, until: Moment) -> Outcome {
-        let line = match message.line() {
-            Ok(line) => line,
-            Err(error) => return Outcome::Rejected { reason: format!("{error:#}") },
-        };
-        let end = Moment::now() + self.timeout;
-        if until.passed() {
-            return Outcome::too_late();
-        }
-        let mut child = match self.start() {
-            Ok(child) => child,
-            Err(error) => return self.not_started(&error),
-        };
-        let mut talk = Talk::new(&mut child, &line);
-        match talk.until_exit(&mut child, end) {
-            Ok(Some(status)) => self.answer(status, &talk.heard),
-            Ok(None) => {
-                kill(&mut child);
-                talk.drain();
-                let why = format!("no exit within {:?}: killed", self.timeout);
-                Outcome::Unknown { reason: talk.heard.reason(&why) }
-            }
-            Err(error) => {
-                kill(&mut child);
-                Outcome::Unknown { reason: format!("cannot follow {}: {error}", self.command[0]) }
-            }
+        match message.line() {
+            Ok(line) => self.hand(&line, until),
+            Err(error) => Outcome::Rejected { reason: format!("{error:#}") },
         }
     }
 
@@ -267,6 +245,34 @@ impl Sender for Exec {
         accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS)
             .map_err(|error| format!("{program} cannot be run by this user: {}", io::Error::from(error)))?;
         Ok(format!("{program} can be run"))
+    }
+}
+
+impl Exec {
+    /// Starts the program with this on its stdin; its exit is the answer. Past `until` it is not started.
+    pub fn hand(&self, line: &[u8], until: Moment) -> Outcome {
+        let end = Moment::now() + self.timeout;
+        if until.passed() {
+            return Outcome::too_late();
+        }
+        let mut child = match self.start() {
+            Ok(child) => child,
+            Err(error) => return self.not_started(&error),
+        };
+        let mut talk = Talk::new(&mut child, line);
+        match talk.until_exit(&mut child, end) {
+            Ok(Some(status)) => self.answer(status, &talk.heard),
+            Ok(None) => {
+                kill(&mut child);
+                talk.drain();
+                let why = format!("no exit within {:?}: killed", self.timeout);
+                Outcome::Unknown { reason: talk.heard.reason(&why) }
+            }
+            Err(error) => {
+                kill(&mut child);
+                Outcome::Unknown { reason: format!("cannot follow {}: {error}", self.command[0]) }
+            }
+        }
     }
 }
 

@@ -29,7 +29,6 @@ use self::sign::{SignKey, Signer};
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::sender::{Exchange, Outcome, Secrets, Sender};
-use crate::target::TargetId;
 use crate::trouble::Trouble;
 
 /// The keys of a `[channel.NAME]` of kind `http` beyond those that every kind has. Without `Debug`: headers are secrets.
@@ -169,7 +168,7 @@ impl Http {
     }
 
     /// The provider's own id of an accepted message.
-    fn receipt(&self, target: TargetId, answer: &Answer) -> Option<String> {
+    fn receipt(&self, answer: &Answer) -> Option<String> {
         let pointer = self.form.receipt.as_ref()?;
         let receipt = match answer.json().and_then(|body| pointer.find(body)) {
             Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
@@ -177,7 +176,7 @@ impl Http {
             _ => None,
         };
         if receipt.is_none() {
-            log::info!("target {target}: accepted, but the answer has no receipt at {pointer}");
+            log::info!("accepted, but the answer has no receipt at {pointer}");
         }
         receipt
     }
@@ -199,9 +198,7 @@ impl Sender for Http {
             Err(outcome) => return outcome,
         };
         match self.form.rules.judge(&answer, &self.form.secrets) {
-            Outcome::Accepted { .. } => {
-                Outcome::Accepted { receipt: self.receipt(message.target.id, &answer) }
-            }
+            Outcome::Accepted { .. } => Outcome::Accepted { receipt: self.receipt(&answer) },
             other => other,
         }
     }

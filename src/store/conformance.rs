@@ -6,6 +6,7 @@
 mod stage;
 
 mod answers;
+mod backlog;
 mod chaos;
 mod desk;
 mod hands;
@@ -180,6 +181,10 @@ promises! {
         requeue_gives_failed_targets_a_new_key,
         requeue_opens_only_those_that_are_named,
         a_cancelled_task_opens_nothing;
+    backlog:
+        the_backlog_is_what_could_be_sent_now,
+        what_is_in_doubt_is_counted_in_every_task_until_it_is_resolved,
+        a_large_backlog_is_estimated;
     purge:
         only_what_ended_long_ago_is_purged,
         a_purge_takes_a_task_whole_and_leaves_the_others,

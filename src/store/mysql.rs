@@ -1,13 +1,14 @@
 //! The store on MySQL and MariaDB: what a run asks (`Relay`). Of it, begin and settle are in mysql/settle.rs, what is repaired first
 //! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator
-//! asks is in mysql/desk.rs, what `status` shows in mysql/survey.rs, how ended tasks are removed in mysql/purge.rs, how the server is
-//! spoken to in mysql/connection.rs, what it says of itself in mysql/check.rs.
+//! asks is in mysql/desk.rs, what `status` shows in mysql/survey.rs, how ended tasks are removed in mysql/purge.rs, what metrics
+//! show in mysql/backlog.rs, how the server is spoken to in mysql/connection.rs, what it says of itself in mysql/check.rs.
 //!
 //! A transaction travels as one text of several statements wherever that is possible: one round trip, and a
 //! process that is stopped in the middle holds no lock. Ids, tokens and numbers stand in the text; words of others are quoted by
 //! the driver under a sql_mode that we set ourselves. Rows are locked in the order task, then targets by id. Statements
 //! that find targets by status or time name their index: without it, servers were seen to walk a whole table.
 
+mod backlog;
 mod check;
 mod connection;
 mod desk;
@@ -538,6 +539,10 @@ impl Relay for MySql {
             connection.run(&format!("UPDATE {task} SET {set} WHERE id = {id}; COMMIT"))?;
             Ok(closed)
         })
+    }
+
+    fn backlog(&mut self) -> Result<Vec<Backlog>> {
+        self.read_backlog()
     }
 }
 

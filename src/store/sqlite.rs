@@ -3,8 +3,9 @@
 //! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, what `status`
 //! shows in sqlite/survey.rs, how ended tasks are removed in sqlite/purge.rs, begin and settle in sqlite/settle.rs, what a run repairs
 //! first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone in sqlite/suppression.rs, the
-//! connection in sqlite/writer.rs, what the file says of itself in sqlite/check.rs.
+//! connection in sqlite/writer.rs, what metrics show in sqlite/backlog.rs, what the file says of itself in sqlite/check.rs.
 
+mod backlog;
 mod check;
 mod desk;
 mod pace;
@@ -456,6 +457,10 @@ impl Relay for Sqlite {
                 Ok(Closed::Finished)
             })
             .with_context(|| format!("close task {}", lease.task))
+    }
+
+    fn backlog(&mut self) -> Result<Vec<Backlog>> {
+        self.writer().read(backlog::backlog).context("read the backlog")
     }
 }
 

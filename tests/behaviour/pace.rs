@@ -232,7 +232,7 @@ fn each_group_asks_for_its_slots_once(it: Sandbox) {
     wait_until("all to be sent", 60, || it.database.count(task, "sent") == 300);
     let finished = run.wait();
     let lines = |what: &str| finished.stderr.lines().filter(|line| line.contains(what)).count();
-    let (slots, groups) = (lines(" slots channel=web"), lines(" begun task="));
+    let (slots, groups) = (lines(" slots task="), lines(" begun task="));
     assert!(0 < slots && slots <= groups, "{slots} statements for {groups} groups");
     assert!(groups < 300, "{groups} groups");
     check(&it, task, &endpoint);

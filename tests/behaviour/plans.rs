@@ -51,6 +51,24 @@ mod own_server {
         it.run();
         let read = reads() - before - own;
         assert!(read <= 2_000, "{read} rows read by a run with nothing to do");
+
+        // What waits and what is in doubt is counted up to a point, and guessed beyond.
+        fill(400_001, 500_000, "pending", "NULL");
+        fill(500_001, 600_000, "unknown", "NULL");
+        it.database.execute(&format!(
+            "UPDATE batch_task SET status = 'pending', sent_count = NULL, failed_count = NULL, unknown_count = NULL WHERE id = {task}"
+        ));
+        it.configure_top(&format!("metrics_file = \"{}\"", it.path("bs.prom").display()));
+        let before = reads();
+        it.call("run --limit 1").done().exits(0);
+        let read = reads() - before - own;
+        assert!(read <= 8_000, "{read} rows read by a run with metrics");
+        let metrics = std::fs::read_to_string(it.path("bs.prom")).unwrap();
+        let backlog = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("batch_send_backlog_targets{channel=\"web\"} "));
+        let backlog: u64 = backlog.expect("a backlog").parse().unwrap();
+        assert!((30_000..300_000).contains(&backlog), "{backlog} guessed, 99,999 there");
     }
 
     /// Two tasks of 700,000 targets and one of three: about a million rows are counted, the smallest tasks first.

@@ -6,13 +6,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::support::{Cue, Endpoint, Engine, Sandbox, wait_until};
+use crate::support::{Cue, Endpoint, Engine, Pings, Sandbox, wait_until};
 
 on_each_database! {
     a_configuration_or_a_database_that_is_refused_shows_none,
     http_shows_none,
     exec_shows_none,
     smtp_shows_none,
+    what_a_run_tells_shows_none,
 }
 
 const SECRET: &str = "s3cr3t-t0ken";
@@ -173,4 +174,49 @@ fn smtp_shows_none(it: Sandbox) {
     assert!(all.contains("535 5.7.8"), "{all}");
     // "\0app\0s3cr3t-t0ken" in base64.
     shows_none(&all, &[SECRET, "AGFwcABzM2NyM3QtdDBrZW4="]);
+}
+
+fn what_a_run_tells_shows_none(it: Sandbox) {
+    const PING: &str = "p1ng-s3cr3t";
+    let endpoint = Endpoint::new(|_| Cue::Say(401, "who is s3cr3t-t0ken? /messages?token=s3cr3t-t0ken"));
+    let program = it.script("tell", "cat >> \"$1\"; echo \"no $2 here\" >&2; exit 1");
+    let event = it.path("event");
+    for status in [200, 404] {
+        let pings = Pings::answering(status);
+        it.configure(
+            "",
+            &endpoint
+                .channel("web", "headers = { Authorization = \"Bearer ${API_TOKEN}\" }\nconcurrency = 1"),
+        );
+        it.configure_top(&format!(
+            "log_file = \"{}\"\nmetrics_file = \"{}\"\n{}",
+            it.path("run.log").display(),
+            it.path("bs.prom").display(),
+            pings.key("${PING}/shop"),
+        ));
+        it.configure_end(&format!(
+            "[notify]\ncommand = [\"{}\", \"{}\", \"${{API_TOKEN}}\"]",
+            program.display(),
+            event.display()
+        ));
+        it.database.task("web", ["ann"]);
+        let run = it.call("-vv run").env("API_TOKEN", SECRET).env("PING", PING).done().exits(3);
+        let mut all = run.stdout + &run.stderr;
+        for name in ["run.log", "bs.prom", "event"] {
+            let text = fs::read_to_string(it.path(name)).unwrap();
+            assert!(!text.is_empty(), "{name}");
+            all += &text;
+        }
+        let seen = pings.seen();
+        assert!(seen.iter().all(|ping| ping.path.starts_with("/p1ng-s3cr3t/shop/")), "{seen:?}");
+        all += &seen.iter().map(|ping| ping.body.as_str()).collect::<String>();
+        all += &everything(&it);
+        assert!(all.contains("no [hidden] here") && all.contains("who is [hidden]?"), "{all}");
+        shows_none(&all, &[SECRET, PING]);
+    }
+    // Nor where it is not what it should be.
+    it.configure("", "");
+    it.configure_top("ping_url = \"${PING}\"");
+    let refused = it.call("-vv run").env("PING", PING).done().exits(2);
+    assert!(!refused.stderr.contains(PING), "{refused}");
 }

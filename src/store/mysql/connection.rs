@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -27,6 +28,8 @@ pub struct Settings {
     pub(super) database: String,
     pub(super) prefix: String,
     pub(super) claim: ClaimForm,
+    /// How often a piece of work was tried again, over all connections.
+    pub retries: Arc<AtomicU64>,
 }
 
 /// The server must answer a statement that waits for a lock (5 s each for rows and tables) before we stop listening.
@@ -87,7 +90,14 @@ impl Settings {
             // The protocol's own end, so that the driver need not ask. The server's limit is far above our statements.
             .max_allowed_packet(Some(1 << 30))
             .stmt_cache_size(0);
-        Ok(Self { opts: opts.into(), place, database, prefix: prefix.to_owned(), claim })
+        Ok(Self {
+            opts: opts.into(),
+            place,
+            database,
+            prefix: prefix.to_owned(),
+            claim,
+            retries: Arc::default(),
+        })
     }
 
     pub fn identity(&self) -> String {
@@ -353,6 +363,7 @@ pub(super) struct Connection {
     in_transaction: bool,
     /// Bytes of answers read through `conn`, about.
     read: usize,
+    retries: Arc<AtomicU64>,
     pub server: Server,
 }
 
@@ -388,6 +399,7 @@ impl Connection {
             conn: None,
             in_transaction: false,
             read: 0,
+            retries: Arc::clone(&settings.retries),
             server: Server::default(),
         };
         connection.conn = Some(connection.connect().map_err(Fault::into_error)?);
@@ -523,6 +535,7 @@ impl Connection {
             if tries == TRIES || started.elapsed() > patience {
                 return Err(fault);
             }
+            self.retries.fetch_add(1, Ordering::Relaxed);
             log::debug!("try {tries} of {TRIES}: {why:#}");
             let most = wait << tries.min(5);
             std::thread::sleep(Duration::from_millis(fastrand::u64(most / 2..=most)));

@@ -71,6 +71,25 @@ impl Sandbox {
         );
     }
 
+    /// Puts keys at the top of the configuration as it is.
+    pub fn configure_top(&self, keys: &str) {
+        let config = fs::read_to_string(self.path("config.toml")).unwrap();
+        self.write("config.toml", &format!("{keys}\n{config}"));
+    }
+
+    /// A table at the end of the configuration as it is.
+    pub fn configure_end(&self, table: &str) {
+        let config = fs::read_to_string(self.path("config.toml")).unwrap();
+        self.write("config.toml", &format!("{config}\n{table}\n"));
+    }
+
+    /// A program in `sh`.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
