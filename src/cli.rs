@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::target::TargetId;
 use crate::task::{TaskId, When};
+use crate::trouble::neighbour;
 
 /// Sends bulk messages from a database: never twice, never lost, never silent.
 ///
@@ -82,15 +83,21 @@ pub enum Command {
     Report(ReportArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
-    /// One more attempt, with a new key, for every failed target of a task
+    /// One more attempt, with a new key, for failed targets of a task: all, or those that are chosen
     Retry(RetryArgs),
     /// The list of those who get nothing
     #[command(subcommand)]
     Suppress(SuppressCommand),
+    /// Remove tasks that ended long ago, with their targets
+    Purge(PurgeArgs),
     /// Bring the tables to this version
     Migrate(MigrateArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),
+    /// Print what a shell needs to complete these commands
+    Completions(CompletionsArgs),
+    /// Write the manual pages: one of the whole, and one of each subcommand
+    Man(ManArgs),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -267,7 +274,7 @@ pub struct TryArgs {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct StatusArgs {
     /// This task alone
     pub id: Option<TaskId>,
@@ -279,6 +286,25 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Look again and again, until ctrl-C; needs a terminal
+    #[arg(long, conflicts_with_all = ["json", "fail_if"])]
+    pub watch: bool,
+
+    /// Exit 3, naming what is true of these: unknown, failed, paused, stalled, backlog=TIME
+    #[arg(long, value_name = "WORD,...", value_delimiter = ',', value_parser = condition)]
+    pub fail_if: Vec<Condition>,
+}
+
+/// What a monitor asks after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Unknown,
+    Failed,
+    Paused,
+    Stalled,
+    /// Something is due, and not sent, for longer than that.
+    Backlog(Duration),
 }
 
 #[derive(Debug, Args)]
@@ -288,6 +314,10 @@ pub struct TargetsArgs {
     /// Only these statuses, separated by commas
     #[arg(long, value_name = "STATUS,...", value_delimiter = ',')]
     pub status: Vec<String>,
+
+    /// What became of these recipients, exactly as they are in the rows; one that the task has not is named, with exit 1
+    #[arg(long, value_name = "X", num_args = 1.., conflicts_with = "status")]
+    pub recipient: Vec<String>,
 
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
@@ -309,18 +339,36 @@ pub enum Format {
     Jsonl,
 }
 
+/// Which targets of the task: at most one of these. Those that are not in the right status stay as they are, and are named with
+/// exit 1.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("which").required(true).args(["target", "all"])))]
-pub struct ResolveArgs {
-    pub id: TaskId,
-
-    /// These unknown targets; those that are not unknown stay as they are, and are named with exit 1
+#[group(skip)]
+pub struct WhichArgs {
+    /// These, by their ids; those that the verb is not for stay as they are, and are named with exit 1
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     pub target: Vec<TargetId>,
 
-    /// Every unknown target of the task
+    /// Those of these recipients, exactly as they are in the rows
+    #[arg(long, value_name = "X", num_args = 1..)]
+    pub recipient: Vec<String>,
+
+    /// Those of a file: CSV with a header, or JSON lines, with `id` or else `recipient`; whatever else is there is passed over, so
+    /// that what `targets` prints can be given back. A bad line ends it before anything is changed; from - (stdin), where it stands
+    #[arg(long, value_name = "FILE|-")]
+    pub file: Option<PathBuf>,
+
+    /// Every one that the verb is for
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["target", "recipient", "file", "all"])))]
+pub struct ResolveArgs {
+    pub id: TaskId,
+
+    #[command(flatten)]
+    pub which: WhichArgs,
 
     /// What is known of them now; `retry` sends them again
     #[arg(long = "as", value_enum)]
@@ -347,8 +395,12 @@ pub enum ResolveAs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").args(["target", "recipient", "file", "all"])))]
 pub struct RetryArgs {
     pub id: TaskId,
+
+    #[command(flatten)]
+    pub which: WhichArgs,
 
     /// Why, for the audit
     #[arg(long)]
@@ -436,6 +488,29 @@ pub struct SuppressImportArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct PurgeArgs {
+    /// Those that finished, or were cancelled with nothing in flight any more, so long ago; at least 1h
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    pub finished_before: Duration,
+
+    /// Those with unknown targets, too; else they stay, and are named with exit 3
+    #[arg(long)]
+    pub with_unknown: bool,
+
+    /// Say which tasks, and how many targets; remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// Change nothing; exit 0 when the tables are at this version, else 2
     #[arg(long, conflicts_with = "print")]
@@ -461,6 +536,27 @@ pub struct DemoArgs {
     pub targets: u32,
 }
 
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// For bash this goes to /usr/share/bash-completion/completions/batch-send, for zsh to a directory of its fpath as
+    /// _batch-send, for fish to ~/.config/fish/completions/batch-send.fish
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to; made when missing
+    pub dir: PathBuf,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Never,
@@ -483,6 +579,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(unit).map(Duration::from_millis).ok_or_else(wrong)
 }
 
+/// How long ago a task has ended that may be purged. Within the first hour a run may reopen it.
+fn age(text: &str) -> Result<Duration, String> {
+    let age = duration(text)?;
+    if (Duration::from_secs(3_600)..=Duration::from_secs(3650 * 86_400)).contains(&age) {
+        return Ok(age);
+    }
+    Err(format!("\"{text}\" is not between 1h and 3650d"))
+}
+
 fn when(text: &str) -> Result<When, String> {
     let parsed = match text.strip_prefix('+') {
         Some(wait) => duration(wait).ok().map(When::In),
@@ -501,6 +606,23 @@ fn when(text: &str) -> Result<When, String> {
         None => Err(format!(
             "\"{text}\" is no time: write RFC 3339 with an offset, as in 2030-01-31T09:00:00+08:00, or +2h"
         )),
+    }
+}
+
+fn condition(text: &str) -> Result<Condition, String> {
+    const WORDS: [&str; 5] = ["unknown", "failed", "paused", "stalled", "backlog"];
+    let (word, time) = text.split_once('=').map_or((text, None), |(word, time)| (word, Some(time)));
+    match (word, time) {
+        ("unknown", None) => Ok(Condition::Unknown),
+        ("failed", None) => Ok(Condition::Failed),
+        ("paused", None) => Ok(Condition::Paused),
+        ("stalled", None) => Ok(Condition::Stalled),
+        ("backlog", Some(time)) => duration(time).map(Condition::Backlog),
+        ("backlog", None) => Err("`backlog` takes a time, as in backlog=10m".into()),
+        (word, Some(_)) if WORDS.contains(&word) => {
+            Err(format!("`{word}` takes no time: only backlog=10m does"))
+        }
+        _ => Err(format!("\"{word}\" is nothing to fail for{}", neighbour(word, &WORDS))),
     }
 }
 
@@ -543,6 +665,18 @@ mod tests {
         {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_to_fail_for_is_a_word_and_a_backlog_has_a_time() {
+        assert_eq!(condition("unknown"), Ok(Condition::Unknown));
+        assert_eq!(condition("backlog=10m"), Ok(Condition::Backlog(Duration::from_secs(600))));
+        let wrong = |text| condition(text).unwrap_err();
+        assert!(wrong("unknwon").ends_with("did you mean `unknown`?"));
+        assert!(wrong("backlogs=10m").ends_with("did you mean `backlog`?"));
+        assert!(wrong("finished").contains("known here: unknown, failed, paused, stalled, backlog"));
+        assert!(wrong("backlog").contains("backlog=10m") && wrong("backlog=10").contains("no duration"));
+        assert!(wrong("failed=10m").contains("takes no time") && wrong("").contains("known here"));
     }
 
     #[test]

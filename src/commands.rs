@@ -2,14 +2,19 @@
 //! in commands/, one file each.
 
 mod ask;
+mod choose;
+mod completions;
 mod demo;
 mod import;
+mod man;
 mod migrate;
 mod output;
+mod purge;
 mod report;
 mod resolve;
 mod retry;
 mod run;
+mod screen;
 mod status;
 mod suppress;
 mod table;
@@ -23,6 +28,7 @@ mod tests;
 use anyhow::{Error, Result};
 use uuid::Uuid;
 
+use self::screen::Screen;
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -32,8 +38,11 @@ use crate::task::{Task, TaskId};
 use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
-    if let Some(Command::Demo(args)) = &cli.command {
-        return demo::run(args, &cli.global);
+    match &cli.command {
+        Some(Command::Demo(args)) => return demo::run(args, &cli.global),
+        Some(Command::Completions(args)) => return output::to_stdout(|out| completions::run(args, out)),
+        Some(Command::Man(args)) => return man::run(args),
+        _ => {}
     }
     let run_args = match &cli.command {
         Some(Command::Run(args)) => args,
@@ -51,14 +60,19 @@ pub fn run(cli: &Cli) -> Result<Exit> {
     };
     output::to_stdout(|out| match &cli.command {
         None | Some(Command::Run(_)) => run::run(&config, &database, run_args, out),
-        Some(Command::Task(command)) => task::run(command, &config, &mut *opened()?, out),
-        Some(Command::Status(args)) => status::run(args, &mut *opened()?, out),
+        Some(Command::Task(command)) => {
+            task::run(command, &config, &mut *opened()?, &Screen::of_stdout(), out)
+        }
+        Some(Command::Status(args)) => status::run(args, &config, &mut *opened()?, &Screen::of_stdout(), out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
         Some(Command::Report(args)) => report::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
+        Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Demo(_)) => unreachable!("handled above"),
+        Some(Command::Migrate(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_)) => {
+            unreachable!("handled above")
+        }
     })
 }
 

@@ -132,6 +132,12 @@ fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {
         .map_err(|_| usage(format!("BATCH_SEND_LOG_FORMAT must be text or json, not `{text}`")))
 }
 
+/// Whether a terminal may be written to in colours: not with `NO_COLOR`, and not where it cannot show them.
+pub fn colours() -> bool {
+    let set = |name: &str| environment(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|kind| kind != "dumb")
+}
+
 impl Config {
     /// `budget` is the flag of `run`. Errors are [`crate::trouble::Kind::Usage`].
     pub fn load(global: &Global, budget: Option<Duration>) -> Result<Self> {

@@ -29,15 +29,21 @@ impl Exit {
     }
 }
 
+impl Exit {
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Trouble => 1,
+            Self::Usage => 2,
+            Self::ForAPerson => 3,
+            Self::TryLater => 75,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Trouble => 1,
-            Exit::Usage => 2,
-            Exit::ForAPerson => 3,
-            Exit::TryLater => 75,
-        })
+        Self::from(exit.number())
     }
 }
 

@@ -61,7 +61,9 @@ impl Message {
 
 /// The idempotency key: the same on every attempt, another after a person's `retry` of a failed target (`round`), and
 /// never that of another target: the task's `created_at` tells ids apart that come round again after a TRUNCATE
-/// or in a restored database.
+/// or in a restored database. So it does after a purge, where the server is older than MySQL 8.0: started again, it goes on from the
+/// highest ids that are left. A new task that gets an old id has another `created_at`. A new target with an old id is one of a new
+/// task, too: of a task that has lost a target to a purge nothing is sent any more, and nothing is added to it (`Desk::condemn`).
 pub fn key(installation: Uuid, task: &Task, target: &Target) -> Uuid {
     let name = format!("{}:{}:{}:{}", task.id, task.created_at.timestamp_millis(), target.id, target.round);
     Uuid::new_v5(&installation, name.as_bytes())

@@ -32,6 +32,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::suppression::{SUPPRESSED, Suppression};
@@ -50,6 +51,15 @@ pub const ANSWERED_LATE: &str = "not accepted; answered late";
 
 /// The channel of a suppression that is for all of them. No channel can be called so.
 pub const EVERY_CHANNEL: &str = "*";
+
+/// Why a task is cancelled that was finished and is being purged. What is open in it came after its end, and is not removed.
+pub const PURGING: &str = "it is being purged";
+
+/// What the audit calls a purge: these rows stay when all else of the task is gone.
+pub const PURGE: &str = "purge";
+
+/// Targets, or rows of the audit, that one step of a purge removes.
+const PURGED_MOST: usize = 2_000;
 
 /// For how long a task without any target, or whose channel nobody knows, is waited for before it pauses.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -411,6 +421,45 @@ pub struct Act<'a> {
     pub why: Option<&'a str>,
 }
 
+/// What is told of one task, beside its row, its counts and its course.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// None: of so many targets ([`ATTEMPTS_MOST`]) they are summed up only when that is asked for.
+    pub attempts: Option<Attempts>,
+    /// The commonest reasons that targets bear which are not sent, with how many bear them, the commonest first: of each status the
+    /// latest [`REASONS_MOST`], of those that are pending again the first.
+    pub reasons: Vec<(String, u64)>,
+    /// The first unknown targets.
+    pub unknown: Vec<TargetRow>,
+    /// The latest lines of `batch_audit`, the latest first.
+    pub audit: Vec<Audited>,
+    /// How many lines it has.
+    pub audits: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    pub all: u64,
+    /// Targets that needed more than one.
+    pub repeated: u64,
+}
+
+/// A line of `batch_audit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub at: DateTime<Utc>,
+    pub who: String,
+    pub what: String,
+    pub target: Option<TargetId>,
+    pub why: Option<String>,
+}
+
+/// How many of each [`Details`] names.
+pub const DETAILED: usize = 5;
+
+/// Rows that `details` looks at, unless it is to be exact.
+pub const ATTEMPTS_MOST: u64 = 200_000;
+pub const REASONS_MOST: u64 = 10_000;
 /// A task at one moment: what its targets of that moment are compared with.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -546,8 +595,15 @@ pub trait Desk {
     fn task(&mut self, id: TaskId) -> Result<Option<Task>>;
 
     /// Tasks with their counts, newest first. Unless `exact`, finished ones answer from what close froze (`only` one: if nothing of
-    /// it is open again), and open ones above a million targets are estimated.
+    /// it is open again), and of a large table about a million targets are counted, the smallest tasks first; the other tasks are
+    /// estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
+
+    /// How tasks move that are pending, or whose lease was never given back.
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses>;
+
+    /// What else is told of one task. Unless `exact`, of a large one not everything is looked at.
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details>;
 
     /// The first `most` targets of a task that are not settled, as a run would meet them, without those that are suppressed. Claims
     /// nothing.
@@ -555,6 +611,9 @@ pub trait Desk {
 
     /// One target of a task, whatever its status. Changes nothing.
     fn target(&mut self, task: TaskId, id: TargetId) -> Result<Option<Target>>;
+
+    /// Those of these targets that the task has, in the order of id. For some hundreds at once: all are in memory.
+    fn named(&mut self, task: TaskId, names: Names<'_>) -> Result<Vec<TargetRow>>;
 
     /// Every target of a task whose status is among `statuses` (empty: all), in the order of id, in flat memory. An error of `each`
     /// ends it and is returned.
@@ -584,8 +643,30 @@ pub trait Desk {
         act: &Act<'_>,
     ) -> Result<u64>;
 
-    /// One more attempt, with a new key, for every failed target. How many. Errors: no such task; a cancelled one.
-    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64>;
+    /// One more attempt, with a new key, for failed targets (all, or these). How many were failed and are pending now. Errors: no
+    /// such task; a cancelled one.
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued>;
+
+    /// Tasks that ended at least `age` ago, in the order of id: finished, or cancelled with nothing in flight.
+    fn ended(&mut self, age: Duration) -> Result<Vec<Task>>;
+
+    /// Ends such a task for good, so that it can be purged: cancelled, which no run works on, nobody adds to and nobody opens again, with
+    /// [`PURGING`] for its reason where it was finished. Audited each time. Says why it must stay, if so; then nothing is changed.
+    ///
+    /// It comes before the first target goes, since a task that has lost some of them has forgotten who got its message: whoever is
+    /// added to it once more would get it twice.
+    fn condemn(
+        &mut self,
+        task: TaskId,
+        age: Duration,
+        with_unknown: bool,
+        act: &Act<'_>,
+    ) -> Result<Option<Stays>>;
+
+    /// Removes the next of its targets behind `after`, some thousands at most, in one short transaction that begins with the task's
+    /// row: unless that still says what `condemn` made it say, nothing is removed. What came to it meanwhile stays, and the task with
+    /// it. With the last of its targets the rest of its audit goes, but for what tells of the purge, and then the task.
+    fn purge(&mut self, task: TaskId, age: Duration, with_unknown: bool, after: TargetId) -> Result<Purged>;
 
     /// From now on these get nothing. Repeats are merged, the first stays. Errors: a recipient or a channel that is too long
     /// ([`crate::trouble::Kind::Usage`]).
@@ -605,6 +686,42 @@ pub enum Verdict {
     Failed,
     /// Certainly not delivered: to be sent again, under the same key.
     Retry,
+}
+
+/// What came of a requeue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requeued {
+    pub changed: u64,
+    /// Of those: failed since their recipients were suppressed. Whoever still is fails again.
+    pub suppressed: u64,
+}
+
+/// How a person says which targets.
+#[derive(Clone, Copy, Debug)]
+pub enum Names<'a> {
+    Ids(&'a [TargetId]),
+    /// As they stand in the rows; blanks at their end do not count.
+    Recipients(&'a [String]),
+}
+
+/// Why a task is not purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stays {
+    /// It is at work again, or has been until lately, or is gone.
+    NotEnded,
+    /// A run has some of its targets, or somebody added to it after its end.
+    Open,
+    Unknown,
+}
+
+/// What one step of a purge did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// So many targets are gone, and there may be more behind this one.
+    Some(u64, TargetId),
+    /// The last of them are gone, and the task.
+    Whole,
+    Stays(Stays),
 }
 
 pub trait Store: Relay + Desk {}

@@ -1,10 +1,12 @@
 //! Reads recipients from CSV or JSON lines, in one pass and in flat memory, and hands them on in batches. It knows
-//! files, not tasks: what a line becomes is in import/targets.rs and import/suppressions.rs, where the rows go its caller's affair.
+//! files, not tasks: what a line becomes is in import/targets.rs, import/suppressions.rs and import/chosen.rs, where the rows go its
+//! caller's affair.
 //!
 //! A line that is wrong is no error but a [`Flaw`]: what came before it is handed on, so that the same import, once the line is
 //! mended, completes what is there. The CSV is read strictly: the usual lenient reading finds a meaning in every
 //! file, and a quote that is never closed would swallow the recipients after it without a word.
 
+mod chosen;
 mod suppressions;
 mod targets;
 
@@ -15,11 +17,12 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::value::RawValue;
 
+pub use self::chosen::Chosen;
 pub use self::targets::unfit;
-use super::output::{plain, recipients};
+use super::output::{bar, plain, recipients};
 use crate::store::{Added, RECIPIENT_MOST};
 use crate::trouble::Trouble;
 
@@ -34,6 +37,9 @@ const RECORD_MOST: usize = 1 << 20;
 pub trait Row: Sized {
     /// What the header of a CSV says of the columns.
     type Columns;
+
+    /// One of these the header has.
+    const NEEDS: &[&str] = &[RECIPIENT];
 
     fn columns(header: &Record<'_>, names: &[Value<'_>]) -> Result<Self::Columns>;
 
@@ -93,32 +99,32 @@ impl Source {
 
     /// Reads to the end, or to the first line that is wrong, and hands every row to `add`. Errors: those of `add`, and of reading.
     pub fn import<R: Row>(self, add: &mut dyn FnMut(&[R]) -> Result<Added>) -> Result<Imported> {
-        let Self { name, input, bar } = self;
+        let name = self.name.clone();
         let mut added = Added::default();
-        let flaw = read(input, &mut |rows| {
+        let flaw = self.each(&mut |rows| {
             let more = add(rows)?;
             added.new += more.new;
             added.repeated += more.repeated;
-            let so_far = added.new + added.repeated;
-            bar.set_message(format!(
-                "{}, {:.0}/s",
-                recipients(so_far),
-                so_far as f64 / bar.elapsed().as_secs_f64()
-            ));
             Ok(())
-        })
-        .with_context(|| format!("import {name}, after {}", recipients(added.new + added.repeated)))?;
-        Ok(Imported { added, flaw: flaw.map(|flaw| format!("{name}, {flaw}")) })
+        });
+        let flaw =
+            flaw.with_context(|| format!("import {name}, after {}", recipients(added.new + added.repeated)))?;
+        Ok(Imported { added, flaw })
     }
-}
 
-fn bar(length: Option<u64>) -> ProgressBar {
-    let (bar, template) = match length {
-        Some(length) => (ProgressBar::new(length), "{wide_bar} {percent}% {msg} ETA {eta}"),
-        None => (ProgressBar::no_length(), "{spinner} {msg} {elapsed}"),
-    };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style).with_finish(ProgressFinish::AndClear)
+    /// The same without a count: hands every row to `each`. The line at which it ended, with the name of the file.
+    pub fn each<R: Row>(self, each: &mut dyn FnMut(&[R]) -> Result<()>) -> Result<Option<String>> {
+        let Self { name, input, bar } = self;
+        let mut so_far = 0;
+        let flaw = read(input, &mut |rows| {
+            each(rows)?;
+            so_far += rows.len() as u64;
+            let speed = so_far as f64 / bar.elapsed().as_secs_f64();
+            bar.set_message(format!("{}, {speed:.0}/s", recipients(so_far)));
+            Ok(())
+        })?;
+        Ok(flaw.map(|flaw| format!("{name}, {flaw}")))
+    }
 }
 
 impl Flaw {
@@ -274,15 +280,23 @@ impl Record<'_> {
     }
 
     /// serde_json's words on what stands at `offset`, without its position, which is ours to tell: it counts bytes, and from the
-    /// start of the part.
+    /// start of the part. What it says of keys is said so that whoever wrote the line knows what to write.
     fn json_flaw(&self, offset: usize, error: &serde_json::Error) -> Flaw {
         let text = error.to_string();
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+        let key = |before: &str| Some(plain(what.strip_prefix(before)?.split('`').next()?));
+        let what = if let Some(key) = key("missing field `") {
+            format!("no `{key}` in this line: write {{\"{key}\": \"ann@example.com\"}}")
+        } else if let Some(key) = key("unknown field `") {
+            format!("the key `{key}` is not known here: what is not `recipient` goes into `params`")
+        } else {
+            plain(what).into_owned()
+        };
         let mut offset = offset + error.column().saturating_sub(1);
         while !self.text.is_char_boundary(offset) {
             offset -= 1;
         }
-        self.flaw(offset, plain(what))
+        self.flaw(offset, what)
     }
 
     /// The values of a CSV record.
@@ -348,10 +362,11 @@ fn csv<R: Row>(records: &mut Records<impl BufRead>, batch: &mut Batch<'_, R>) ->
     };
     let names = header.values()?;
     let number = names.len();
-    if !names.iter().any(|(_, name)| name.trim() == RECIPIENT) {
+    if !names.iter().any(|(_, name)| R::NEEDS.contains(&name.trim())) {
         let found: Vec<String> = names.iter().map(|(_, name)| format!("`{}`", plain(name.trim()))).collect();
         let what = format!(
-            "no column `recipient` in the header, only {}; CSV has a header and commas, JSON lines begin with {{",
+            "no column `{}` in the header, only {}; CSV has a header and commas, JSON lines begin with {{",
+            R::NEEDS.join("` or `"),
             found.join(", ")
         );
         return Err(header.flaw(0, what).into());
@@ -457,7 +472,7 @@ mod tests {
             ("recipient,n\na,\nb,\0\n".into(), "line 3, column 3: a NUL byte"),
             (
                 "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"x\":1}".into(),
-                "line 2, column 20: unknown field `x`",
+                "line 2, column 20: the key `x` is not known here",
             ),
             (
                 "{\"recipient\":\"a\"}\n{\"recipient\":\"\"}".into(),
@@ -471,7 +486,10 @@ mod tests {
                 "{\"recipient\":\"a\"}\n{\"recipient\":\"b\\u0000\"}".into(),
                 "line 2, column 14: a NUL character",
             ),
-            ("{\"recipient\":\"a\"}\n{\"params\":{}}".into(), "line 2, column 13: missing field `recipient`"),
+            (
+                "{\"recipient\":\"a\"}\n{\"params\":{}}".into(),
+                "line 2, column 13: no `recipient` in this line: write {\"recipient\"",
+            ),
             ("{\"recipient\":\"a\"}\n{\"recipient\":\"王\",}".into(), "line 2, column 18: trailing comma"),
             (
                 "{\"recipient\":\"a\"}\n{\"recipient\":\"b\"}{}".into(),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::exit::Exit;
 use crate::task::TaskId;
@@ -68,6 +69,16 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// How far long work has come, on a terminal only; without a length, how long it has been at work.
+pub fn bar(length: Option<u64>) -> ProgressBar {
+    let (bar, template) = match length {
+        Some(length) => (ProgressBar::new(length), "{wide_bar} {percent}% {msg} ETA {eta}"),
+        None => (ProgressBar::no_length(), "{spinner} {msg} {elapsed}"),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_finish(ProgressFinish::AndClear)
+}
+
 /// "1 target", "2 targets".
 pub fn targets(number: u64) -> String {
     format!("{number} target{}", if number == 1 { "" } else { "s" })
@@ -78,7 +89,7 @@ pub fn recipients(number: u64) -> String {
     format!("{number} recipient{}", if number == 1 { "" } else { "s" })
 }
 
-/// What `resolve` and `retry` say at their end.
+/// What `resolve` says at its end.
 pub fn changed(id: TaskId, number: u64, done: &str, json: bool, out: &mut dyn Write) -> Result<()> {
     if json {
         writeln!(out, "{}", serde_json::json!({ "id": id, "changed": number }))?;

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::ask::Ask;
 use super::import::{Source, unfit};
 use super::output::{hint, plain, targets};
+use super::screen::Screen;
 use super::{no_such_task, status, trial};
 use crate::cli::{
     AddArgs, CancelArgs, CreateArgs, JsonArgs, PauseArgs, ResumeArgs, StatusArgs, TaskCommand, Until,
@@ -26,13 +27,15 @@ pub fn run(
     command: &TaskCommand,
     config: &Config,
     store: &mut dyn Desk,
+    screen: &Screen,
     out: &mut dyn Write,
 ) -> Result<Exit> {
     let (id, status, json) = match command {
         TaskCommand::Create(args) => return create(args, config, store, out),
         TaskCommand::Add(args) => return add(args, store, out),
         TaskCommand::List(JsonArgs { json }) => {
-            return status::run(&StatusArgs { id: None, exact: false, json: *json }, store, out);
+            let args = StatusArgs { json: *json, ..StatusArgs::default() };
+            return status::run(&args, config, store, screen, out);
         }
         TaskCommand::Start(args) => (args.id, START.turn(args.id, store, None, Expiry::Keep)?, args.json),
         TaskCommand::Pause(args) => (args.id, pause(args, store)?, args.json),
@@ -148,6 +151,7 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
     if status == TaskStatus::Cancelled {
         bail!(refused(id, status));
     }
+    let was_finished = status == TaskStatus::Finished;
     let source = Source::open(&args.targets)?;
     let added = import(id, source, &args.targets, store, "keeps")?;
     let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
@@ -156,8 +160,12 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
     } else {
         writeln!(out, "{} added, {} repeated", targets(added.new), added.repeated)?;
     }
-    if status == TaskStatus::Draft {
-        hint(&format!("task {id} is in draft; next:\n  batch-send task start {id}"));
+    match status {
+        TaskStatus::Draft => hint(&format!("task {id} is in draft; next:\n  batch-send task start {id}")),
+        TaskStatus::Pending if was_finished => {
+            hint(&format!("task {id} was finished and is pending again: the next run sends what was added"));
+        }
+        _ => {}
     }
     Ok(Exit::Done)
 }

@@ -8,7 +8,8 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{migrate, report, resolve, retry, status, suppress, targets, task};
+use super::screen::Screen;
+use super::{migrate, purge, report, resolve, retry, status, suppress, targets, task};
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -44,15 +45,18 @@ impl Stage {
         let command = Cli::try_parse_from(["batch-send"].into_iter().chain(line.split(' '))).unwrap().command;
         let (store, mut out) = (self.store.as_mut(), Vec::new());
         let ended = match command.unwrap() {
-            Command::Task(command) => task::run(&command, &self.config, store, &mut out),
-            Command::Status(args) => status::run(&args, store, &mut out),
+            Command::Task(command) => task::run(&command, &self.config, store, &Screen::default(), &mut out),
+            Command::Status(args) => status::run(&args, &self.config, store, &Screen::default(), &mut out),
             Command::Targets(args) => targets::run(&args, store, &mut out),
             Command::Report(args) => report::run(&args, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
+            Command::Purge(args) => purge::run(&args, store, &mut out),
             Command::Suppress(command) => suppress::run(&command, &self.config, store, &mut out),
             Command::Migrate(args) => migrate::run(&args, &self.config, &self.database, &mut out),
-            Command::Run(_) | Command::Demo(_) => panic!("not an operator's verb"),
+            Command::Run(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_) => {
+                panic!("not an operator's verb")
+            }
         };
         (ended, String::from_utf8(out).unwrap())
     }
@@ -377,19 +381,34 @@ fn status_shows_every_state_in_line() {
     let running = stage.task(1);
     let _lease = stage.lease(&running, Duration::from_secs(60));
     let expected = "\
-id  name    channel  state                                   sent  failed  unknown  left  total
- 4  Spring  mail     running (host 1)                           0       0        0     1      1
- 3  Later   mail     waiting until 2030-01-01T00:00:00.000Z     0       0        0     1      1
- 2  春      sms      draft                                      0       0        0     0      0
- 1  Spring  mail     finished                                   1       1        1     0      3
+id  name    channel  state                                            sent  failed  unknown  left  total  rate  due since
+ 4  Spring  mail     running (host 1) since 2000-00-00T00:00:00.000Z     0       0        0     1      1   0/s  2000-00-00T00:00:00.000Z
+ 3  Later   mail     waiting until 2030-01-01T00:00:00.000Z              0       0        0     1      1
+ 2  春      sms      draft                                               0       0        0     0      0
+ 1  Spring  mail     finished                                            1       1        1     0      3
 task 1: 1 target unknown: `batch-send targets 1 --status unknown` lists them, `batch-send resolve 1 --all --as VERDICT` (sent, failed or retry) settles them
 task 1: 1 target failed: `batch-send retry 1` gives each one more attempt
 ";
-    assert_eq!(stage.says("status"), expected);
-    assert_eq!(stage.says("task list"), expected);
+    assert_eq!(timeless(&stage.says("status")), expected);
+    assert_eq!(timeless(&stage.says("task list")), expected);
     let full = stage.says("status 4");
     assert!(full.contains("\nheld by     host 1, since 2") && full.contains("\npending     1\n"), "{full}");
     assert!(stage.refused("status 9").starts_with("there is no task 9"));
+}
+
+/// Times of now made alike.
+fn timeless(text: &str) -> String {
+    let mut text: Vec<char> = text.chars().collect();
+    let form: Vec<char> = "2000-00-00T00:00:00.000Z".chars().collect();
+    let alike = |c: char, form: char| c == form || (c.is_ascii_digit() && form.is_ascii_digit());
+    for start in 0..text.len().saturating_sub(form.len() - 1) {
+        let found = &text[start..start + form.len()];
+        let later = found.starts_with(&['2', '0', '3', '0']);
+        if !later && found.iter().zip(&form).all(|(c, form)| alike(*c, *form)) {
+            text[start..start + form.len()].copy_from_slice(&form);
+        }
+    }
+    text.into_iter().collect()
 }
 
 #[test]
@@ -402,7 +421,8 @@ fn the_public_form_of_a_task_has_its_keys_in_order() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(&task),
-        "id name channel status status_reason priority scheduled_at expires_at created_at started_at finished_at lease counts"
+        "id name channel status status_reason priority scheduled_at expires_at created_at started_at finished_at lease counts \
+         state waiting_for waiting_until channel_known due_since rate finishes_in"
     );
     assert_eq!(keys(&task["lease"]), "owner since until");
     assert_eq!(keys(&task["counts"]), "pending processing sending retry sent failed unknown total");
@@ -472,7 +492,7 @@ fn resolve_settles_what_is_unknown_and_names_what_is_not() {
     stage.settled(4, &[sent(), unknown(), unknown(), unknown()]);
     let (sentence, said) = stage.fails("resolve 1 --target 1,2,77 --as failed --yes", Exit::Trouble);
     assert_eq!(said, "1 target settled as failed\n");
-    assert!(sentence.contains("left as they are: 1, 77;"), "{sentence}");
+    assert!(sentence.contains("left as they are: 1 (sent), 77 (none of task 1);"), "{sentence}");
     assert_eq!(stage.json("resolve 1 --target 3 --as retry --yes --json"), json!({"id": 1, "changed": 1}));
     assert_eq!(stage.status_of("1"), "pending");
     assert_eq!(stage.says("resolve 1 --all --as sent --yes --reason log"), "1 target settled as sent\n");
@@ -486,10 +506,70 @@ fn resolve_settles_what_is_unknown_and_names_what_is_not() {
 fn retry_gives_failed_targets_one_more_attempt() {
     let mut stage = Stage::new();
     stage.settled(3, &[sent(), failed(), failed()]);
-    assert_eq!(stage.json("retry 1 --yes --json"), json!({"id": 1, "changed": 2}));
+    assert_eq!(stage.json("retry 1 --yes --json"), json!({"id": 1, "changed": 2, "suppressed": 0}));
     assert_eq!(stage.status_of("1"), "pending");
     assert_eq!(stage.says("retry 1 --yes"), "0 targets to be sent once more, with a new key\n");
     assert!(stage.refused("retry 9 --yes").starts_with("there is no task 9"));
+}
+
+#[test]
+fn those_that_are_chosen_are_settled_and_the_others_named() {
+    let mut stage = Stage::new();
+    stage.settled(5, &[sent(), unknown(), unknown(), unknown(), unknown()]);
+    let (sentence, said) =
+        stage.fails("resolve 1 --recipient r1 r2 R3 nobody --as sent --yes --json", Exit::Trouble);
+    assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), json!({"id": 1, "changed": 1}));
+    assert!(sentence.starts_with("not unknown, or not of task 1"), "{sentence}");
+    assert!(sentence.contains(": r1 (sent), R3 (none of task 1), nobody (none of task 1);"), "{sentence}");
+    // A file is looked through before anything is changed.
+    stage.file("ids.csv", "id,note\n3,\nfour,\n4,\n");
+    let sentence = stage.refused("resolve 1 --file {}/ids.csv --as failed --yes");
+    assert!(
+        sentence.contains("ids.csv, line 3, column 1: the id is not a whole number; nothing was changed")
+    );
+    assert_eq!(stage.counts("1")["unknown"], 3);
+    stage.file("ids.csv", "id,note\n3,\n4,\n");
+    assert_eq!(stage.says("resolve 1 --file {}/ids.csv --as failed --yes"), "2 targets settled as failed\n");
+    // Whom `targets` lists can be given back, filtered or not.
+    for format in ["csv", "jsonl"] {
+        let listed = stage.says(&format!("targets 1 --status failed --format {format}"));
+        stage.file("failed", &listed);
+        assert_eq!(
+            stage.json("retry 1 --file {}/failed --yes --json"),
+            json!({"id": 1, "changed": 2, "suppressed": 0}),
+            "{format}"
+        );
+        let lease = stage.lease("1", Duration::from_secs(60));
+        let begun = stage.begin(&lease, 2);
+        let answers = begun.into_iter().map(|in_flight| in_flight.answer(1, failed())).collect();
+        stage.store.settle(answers).map_err(|unwritten| unwritten.why).unwrap();
+        stage.store.close(lease).unwrap();
+    }
+}
+
+#[test]
+fn support_asks_what_became_of_a_recipient() {
+    let mut stage = Stage::new();
+    stage.settled(3, &[sent(), failed()]);
+    let shown = stage.says("targets 1 --recipient r2");
+    for line in [
+        "recipient  r2\n",
+        "status     failed: certainly",
+        "attempts   1\n",
+        "begun      2",
+        "last error no such\\tuser\n",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let shown = stage.says("targets 1 --recipient r3 r1");
+    let places = ["r3\n", "pending: nothing was sent yet\n", "\n\nrecipient  r1\n", "receipt    abc\n"]
+        .map(|part| shown.find(part));
+    assert!(places.is_sorted() && places[0].is_some(), "{places:?}: {shown}");
+    assert_eq!(stage.json("targets 1 --recipient r1 --format jsonl")["receipt"], "abc");
+    let (sentence, said) = stage.fails("targets 1 --recipient r1 R1 --format csv", Exit::Trouble);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(sentence.starts_with("task 1 has no target R1: nothing of it was sent"), "{sentence}");
+    assert!(stage.refused("targets 9 --recipient r1").starts_with("there is no task 9"));
 }
 
 #[test]

@@ -272,6 +272,13 @@ impl<'a> Section<'a> {
             let mut sentence = error.to_string().trim().to_owned();
             // serde shows the string that it found instead of something else; that may be a secret.
             hide(&Value::Table(table), &mut sentence);
+            let missing = sentence.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+            if let Some(key) = missing.filter(|key| !key.contains('`')) {
+                return self.refuse(format!(
+                    "{} is missing: a channel of this kind cannot do without it, batch-send.example.toml shows one",
+                    self.key(key)
+                ));
+            }
             match sentence.trim_end_matches('`').rsplit_once("\nin `") {
                 Some((what, key)) => self.refuse(format!("{}: {what}", self.key(key))),
                 None => self.refuse(format!("[{}]: {sentence}", self.name)),

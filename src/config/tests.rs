@@ -270,7 +270,7 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
             "[channel.c]\nkind = \"http\"\nurl = \"https://h/\"\n".into(),
             "`body` in [channel.c] is missing: a channel of kind http needs one, as in '{\"to\": {{ target.recipient }}}'",
         ),
-        ("[channel.c]\nkind = \"http\"\nbody = \"1\"\n".into(), "[channel.c]: missing field `url`"),
+        ("[channel.c]\nkind = \"http\"\nbody = \"1\"\n".into(), "`url` in [channel.c] is missing: a channel of this kind cannot do without it, batch-send.example.toml shows one"),
         (
             "[channel.c]\nurl = \"https://h/\"\n".into(),
             "`kind` in [channel.c] is missing: one of exec, file, http, smtp, wechat",
@@ -291,7 +291,7 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
             "[channel.m]: unknown variable `name` in the html: it may use task.id, task.name, task.payload, target.id, target.recipient, target.params, key, attempt",
         ),
         (smtp("headers = { To = \"x\" }"), "[channel.m]: headers: To is not yours to set; leave it out"),
-        ("[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\n".into(), "[channel.m]: missing field `subject`"),
+        ("[channel.m]\nkind = \"smtp\"\nhost = \"h\"\nfrom = \"a@h.example\"\n".into(), "`subject` in [channel.m] is missing: a channel of this kind cannot do without it, batch-send.example.toml shows one"),
         (
             "[channel.\"a b\"]\nkind = \"file\"\n".into(),
             "`a b` is no name for a channel: it takes 1-64 ASCII letters, digits, `_`, `-` and `.`",
@@ -323,7 +323,7 @@ fn each_mistake_is_one_sentence_with_file_table_and_key() {
         ),
         (
             WECHAT.into(),
-            "[channel.wx]: missing field `message`",
+            "`message` in [channel.wx] is missing: a channel of this kind cannot do without it, batch-send.example.toml shows one",
         ),
         (
             format!("{WECHAT}message = \"mass\"\n"),

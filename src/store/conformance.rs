@@ -10,7 +10,9 @@ mod chaos;
 mod desk;
 mod hands;
 mod pace;
+mod purge;
 mod suppression;
+mod survey;
 mod tasks;
 
 macro_rules! promises {
@@ -170,12 +172,35 @@ promises! {
         one_target_is_shown_whatever_its_status,
         counts_add_up,
         a_finished_task_answers_from_what_close_froze,
+        targets_are_looked_up_by_id_and_by_recipient,
         resolve_settles_only_what_is_unknown,
         resolve_recovers_first,
         resolve_as_retry_keeps_the_key_and_the_token,
         a_verdict_in_a_finished_task_changes_its_counts,
         requeue_gives_failed_targets_a_new_key,
+        requeue_opens_only_those_that_are_named,
         a_cancelled_task_opens_nothing;
+    purge:
+        only_what_ended_long_ago_is_purged,
+        a_purge_takes_a_task_whole_and_leaves_the_others,
+        unknown_targets_keep_their_task_unless_they_are_meant,
+        a_condemned_task_is_opened_by_nobody,
+        what_is_opened_before_a_purge_is_left_alone,
+        what_comes_while_a_task_is_purged_stays,
+        a_task_that_is_opened_by_hand_while_it_is_purged_loses_no_more,
+        a_cancelled_task_goes_with_what_was_not_sent,
+        a_purge_that_was_killed_is_gone_on_with,
+        a_purge_waits_for_what_is_about_to_be_committed,
+        a_purge_locks_nothing_of_another_task;
+    survey:
+        a_course_tells_since_when_something_is_due,
+        a_course_tells_who_was_started_resumed_or_paused_since,
+        a_course_tells_a_lease_that_was_lost_and_who_is_at_work,
+        a_course_tells_what_the_channel_lets_through,
+        a_rate_is_told_of_what_a_run_holds,
+        details_of_a_task_add_up,
+        details_tell_the_commonest_reasons,
+        details_tell_the_latest_of_the_audit;
     chaos:
         whatever_is_killed_nothing_is_sent_twice_or_lost;
 }

@@ -19,6 +19,7 @@ on_mysql! {
     repeats_are_skipped_with_a_right_more,
     batch_send_does_all_its_work_with_its_rights,
     a_right_that_is_missing_is_named,
+    who_purges_needs_no_more_than_its_rights,
     who_makes_the_tables_needs_no_more_than_its_rights,
 }
 
@@ -68,6 +69,7 @@ fn sql_of(it: &Sandbox, info: &str) -> Vec<String> {
             .replace("shop_web@", &format!("{name}_web@"))
             .replace("batch_send@", &format!("{name}_send@"))
             .replace("batch_migrate@", &format!("{name}_migrate@"))
+            .replace("batch_purge@", &format!("{name}_purge@"))
     };
     statements(&block(&document(PAGE), info)).into_iter().map(ours).collect()
 }
@@ -117,6 +119,10 @@ impl<'a> Users<'a> {
 
     fn send(&self) -> String {
         self.url("send", "secret of batch-send")
+    }
+
+    fn purge(&self) -> String {
+        self.url("purge", "secret of purge")
     }
 }
 
@@ -633,6 +639,33 @@ fn check_sent(endpoint: &Endpoint, names: &[&str]) {
     let ledger = endpoint.ledger();
     assert_eq!(ledger.keys().collect::<Vec<_>>(), names);
     assert!(ledger.values().all(|times| *times == 1), "{ledger:?}");
+}
+
+fn who_purges_needs_no_more_than_its_rights(it: Sandbox) {
+    let mut users = Users::of(&it);
+    users.grant("sql grants to purge");
+    let ended = || {
+        let task = it.database.task("welcome", ["ann"]);
+        it.database.execute(&format!("UPDATE batch_task_target SET status = 'sent' WHERE task_id = {task}"));
+        it.database.execute(&format!(
+            "INSERT INTO batch_audit (who, what, task_id) VALUES ('ann', 'resolve', {task})"
+        ));
+        it.database
+            .execute("UPDATE batch_task SET status = 'finished', finished_at = NOW(3) - INTERVAL 2 HOUR");
+    };
+    it.configure_as(&users.purge(), "", "");
+    let name = it.database.name();
+    for (right, table) in rights(&it, "sql grants to purge") {
+        ended();
+        let of = format!("{right} ON {name}.{table}");
+        it.database.execute(&format!("REVOKE {of} FROM {name}_purge@'127.0.0.1'"));
+        let call = it.call("purge --finished-before 1h --yes").done();
+        let named = ["lacks a privilege", "denied", &table].iter().all(|word| call.stderr.contains(*word));
+        assert!(call.code() == Some(2) && named, "without {of}: {call}");
+        it.database.execute(&format!("GRANT {of} TO {name}_purge@'127.0.0.1'"));
+    }
+    it.call("purge --finished-before 1h --yes").done().quietly();
+    assert_eq!(it.database.number("SELECT COUNT(*) FROM batch_task"), 0);
 }
 
 fn a_right_that_is_missing_is_named(it: Sandbox) {

@@ -7,11 +7,11 @@ use crate::support::document::{command_lines, document, documents, words};
 use crate::support::process::bare;
 use crate::support::sandbox::BINARY;
 
-/// Parsed, and stopped by a configuration that is not there; `demo` needs none, and shows its help instead.
+/// Parsed, and stopped by a configuration that is not there; `demo` and `man` need none, and show their help instead.
 #[track_caller]
 fn is_understood(line: &str) {
     let mut args = words(line);
-    if args.iter().any(|arg| arg == "demo") {
+    if args.iter().any(|arg| arg == "demo" || arg == "man") {
         args.push("--help".into());
     }
     let output = bare(BINARY)

@@ -17,10 +17,10 @@ on_each_database! {
     unknown_targets,
     the_provider_is_down,
     a_run_hangs,
-    the_database_was_restored;
+    the_database_was_restored,
+    the_table_grew;
     mysql alone:
     a_host_died,
-    the_table_grew,
 }
 
 const PAGE: &str = "docs/runbook.md";
@@ -205,7 +205,12 @@ fn cron_sent_a_mail(it: Sandbox) {
 /// What cron mails begins with something that the page's table knows.
 #[track_caller]
 fn in_the_table(mail: &Finished) {
-    let section = section("Cron sent a mail");
+    in_the_table_of("Cron sent a mail", mail);
+}
+
+#[track_caller]
+fn in_the_table_of(heading: &str, mail: &Finished) {
+    let section = section(heading);
     let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
     let known: Vec<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     for line in mail.stderr.lines() {
@@ -256,6 +261,7 @@ fn a_task_does_not_move(it: Sandbox) {
     database.execute("UPDATE batch_task SET status = 'paused', status_reason = 'x' WHERE id = 7");
     says("paused: ...");
     page.types("task resume 7").exits(0);
+    page.types("status 7 --watch").exits(2);
     says("pending");
     page.types("run -v").exits(0).says(&["served task=7"]);
     assert_eq!((database.count(7, "retry"), database.status(7).as_str()), (1, "pending"));
@@ -431,18 +437,28 @@ fn the_table_grew(it: Sandbox) {
     let other = it.database.task("welcome", ["dora"]);
     it.run();
     let mut page = Section::of(&it, "The table grew");
+    let ago = |days: i64| {
+        let then = it.database.moment(-86_400 * days);
+        it.database.execute(&format!("UPDATE batch_task SET finished_at = {then} WHERE id = 7"));
+    };
     page.types("status").exits(0);
     let kept = page.types("targets 7").exits(0);
     assert_eq!(kept.stdout.lines().count(), 4, "{kept}");
-    let rows = || {
-        it.database
-            .number("SELECT (SELECT COUNT(*) FROM batch_task_target) + (SELECT COUNT(*) FROM batch_task)")
-    };
-    page.runs("sql deleted");
-    assert_eq!(rows(), 6, "it ended today");
-    it.database.execute("UPDATE batch_task SET finished_at = NOW(3) - INTERVAL 91 DAY");
-    page.runs("sql deleted");
-    assert_eq!((rows(), it.database.count(other, "sent")), (2, 1));
+    it.call("purge --finished-before 90d --yes").done().quietly();
+    assert_eq!(it.database.count(7, "sent"), 3, "it ended today");
+    ago(91);
+    page.types("purge --finished-before 90d --dry-run").exits(0);
+    assert_eq!(it.database.count(7, "sent"), 3);
+    it.database.execute("UPDATE batch_task_target SET status = 'unknown' WHERE id = 17");
+    in_the_table_of("The table grew", &it.call("purge --finished-before 90d --yes").done().exits(3));
+    it.database.execute("UPDATE batch_task_target SET status = 'sent' WHERE id = 17");
+    it.database.add(7, ["late"]);
+    in_the_table_of("The table grew", &it.call("purge --finished-before 90d --yes").done().exits(3));
+    it.database.execute("DELETE FROM batch_task_target WHERE recipient = 'late'");
+    page.types("purge --finished-before 90d --yes").quietly();
+    let rows = "SELECT (SELECT COUNT(*) FROM batch_task_target) + (SELECT COUNT(*) FROM batch_task)";
+    assert_eq!((it.database.number(rows), it.database.count(other, "sent")), (2, 1));
+    page.types("purge --finished-before 90d --with-unknown").quietly();
     page.ends();
     it.call("status 7").done().exits(2);
     it.run();

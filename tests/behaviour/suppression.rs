@@ -136,7 +136,8 @@ fn who_is_taken_off_the_list_and_retried_gets_the_message(it: Sandbox) {
     it.run();
     assert_eq!((it.database.count(task, "failed"), endpoint.requests()), (2, 0));
     it.call("suppress remove ANN").done().quietly();
-    it.call(&format!("retry {task} --yes")).done().exits(0);
+    let retried = it.call(&format!("retry {task} --yes")).done().exits(0);
+    assert!(retried.stdout.contains("\n2 of them had failed as suppressed"), "{retried}");
     it.run();
     check(&it, task, &endpoint);
     let ann = it.database.target(task, "ann");

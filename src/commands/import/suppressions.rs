@@ -146,7 +146,7 @@ mod tests {
                 "{\"recipient\":\"a\"}\n{\"recipient\":\"b\",\"channel\":[]}",
                 "line 2, column 28: the channel is not a string",
             ),
-            ("{\"recipient\":\"a\"}\n{\"email\":\"b\"}", "line 2, column 13: missing field `recipient`"),
+            ("{\"recipient\":\"a\"}\n{\"email\":\"b\"}", "line 2, column 13: no `recipient` in this line"),
         ] {
             let (got, flaw) = import(input);
             let flaw = flaw.unwrap_or_else(|| panic!("no flaw in {input:?}"));

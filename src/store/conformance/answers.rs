@@ -209,7 +209,7 @@ pub(super) fn accepted_wins_from_failed_pending_and_retry(stage: &Stage) {
             }
             "requeued" => {
                 store.resolve(task, None, Verdict::Failed, &ACT).unwrap();
-                store.requeue(task, &ACT).unwrap();
+                store.requeue(task, None, &ACT).unwrap();
                 "pending"
             }
             "resolved" => {

@@ -322,7 +322,7 @@ impl<'a> World<'a> {
             }
             3 => self.resolve(),
             4 => {
-                let changed = self.desk.requeue(self.task, &ACT).unwrap();
+                let changed = self.desk.requeue(self.task, None, &ACT).unwrap().changed;
                 self.tell(format!("a person asks for {changed} retries"));
             }
             _ => {

@@ -542,6 +542,31 @@ pub(super) fn one_target_is_shown_whatever_its_status(stage: &Stage) {
     assert!(store.target(task, 999_999).unwrap().is_none());
 }
 
+pub(super) fn targets_are_looked_up_by_id_and_by_recipient(stage: &Stage) {
+    let (task, all) = stage.task(1_500);
+    let (other, others) = stage.task(2);
+    let mut store = stage.store();
+    store.add(other, &[recipient("Ann"), recipient("ann"), recipient("it's \\ 😀")]).unwrap();
+    let mut look = |task: TaskId, names: Names<'_>| -> Vec<(TargetId, String)> {
+        let rows = store.named(task, names).unwrap();
+        assert!(rows.iter().all(|row| row.task_id == task && row.status == "pending"));
+        rows.into_iter().map(|row| (row.id, row.recipient)).collect()
+    };
+    let ids = |rows: Vec<(TargetId, String)>| rows.into_iter().map(|row| row.0).collect::<Vec<_>>();
+    assert_eq!(ids(look(task, Names::Ids(&all))), all);
+    assert_eq!(
+        look(task, Names::Ids(&[999_999, others[0], all[2], all[1]])),
+        [(all[1], "r2".into()), (all[2], "r3".into())]
+    );
+    let names: Vec<String> = (1..=1_500).rev().map(|n| format!("r{n}")).collect();
+    assert_eq!(ids(look(task, Names::Recipients(&names))), all);
+    assert_eq!(ids(look(other, Names::Recipients(&names))), others, "another task's");
+    let exact =
+        look(other, Names::Recipients(&["ANN".into(), "ann".into(), "it's \\ 😀".into(), "%".into()]));
+    assert_eq!(exact.into_iter().map(|row| row.1).collect::<Vec<_>>(), ["ann", "it's \\ 😀"]);
+    assert!(look(task, Names::Ids(&[])).is_empty() && look(task, Names::Recipients(&[])).is_empty());
+}
+
 pub(super) fn counts_add_up(stage: &Stage) {
     let (task, all) = stage.task(9);
     let (other, _) = stage.task(1);
@@ -681,7 +706,7 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
     stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {other}"));
     let token = stage.row(all[0]).token;
     let audits = stage.audits(ACT.what);
-    assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 1);
+    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap().changed, 1);
     assert_eq!(stage.audits(ACT.what), audits + 1);
     let row = stage.row(all[0]);
     assert_eq!((row.status.as_str(), row.round, row.attempts, row.settled_at), ("pending", 1, 1, None));
@@ -690,8 +715,31 @@ pub(super) fn requeue_gives_failed_targets_a_new_key(stage: &Stage) {
     assert_eq!(others, ["unknown", "sent", "failed"]);
     let claimed = store.claim(&lease, 3).unwrap();
     assert_eq!((ids(&claimed), claimed[0].target().round), (vec![all[0]], 1));
-    assert_eq!(stage.store().requeue(task, &ACT).unwrap(), 0);
-    usage(stage.store().requeue(999_999, &ACT));
+    assert_eq!(stage.store().requeue(task, None, &ACT).unwrap().changed, 0);
+    usage(stage.store().requeue(999_999, None, &ACT));
+}
+
+pub(super) fn requeue_opens_only_those_that_are_named(stage: &Stage) {
+    let (task, all) = stage.task(4);
+    let mut store = stage.store();
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id <> {}", all[3]));
+    stage.sql(&format!(
+        "UPDATE {{p}}task SET status = 'finished', finished_at = {} WHERE id = {task}",
+        stage.ago(0)
+    ));
+    let other = stage.task(1).1[0];
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'failed' WHERE id = {other}"));
+    stage.sql("DELETE FROM {p}audit");
+    assert_eq!(store.requeue(task, Some(&[other, all[3], 999_999]), &ACT).unwrap().changed, 0);
+    assert_eq!((task_status(&mut *store, task), stage.audits(ACT.what)), (TaskStatus::Finished, 0));
+    assert_eq!(store.requeue(task, Some(&[all[2], all[0], other]), &ACT).unwrap().changed, 2);
+    let states = all.iter().map(|id| stage.status(*id)).collect::<Vec<_>>();
+    assert_eq!(states, ["pending", "failed", "pending", "pending"]);
+    assert_eq!((stage.status(other).as_str(), stage.row(all[2]).round), ("failed", 1));
+    assert_eq!(task_status(&mut *store, task), TaskStatus::Pending);
+    let audited = stage
+        .rows(&format!("SELECT target_id FROM {{p}}audit WHERE what = '{}' ORDER BY target_id", ACT.what));
+    assert_eq!(audited, [[all[0].to_string()], [all[2].to_string()]], "each of them by itself");
 }
 
 pub(super) fn a_cancelled_task_opens_nothing(stage: &Stage) {
@@ -700,7 +748,7 @@ pub(super) fn a_cancelled_task_opens_nothing(stage: &Stage) {
     close(&mut *store, lease);
     // Cancelled, whatever it was.
     stage.sql("UPDATE {p}task SET status = 'cancelled'");
-    usage(store.requeue(task, &ACT));
+    usage(store.requeue(task, None, &ACT));
     usage(store.resolve(task, None, Verdict::Retry, &ACT));
     assert_eq!(all.iter().map(|id| stage.status(*id)).collect::<Vec<_>>(), ["failed", "unknown", "unknown"]);
     // What happened may still be written down.

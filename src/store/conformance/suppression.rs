@@ -207,7 +207,7 @@ pub(super) fn a_suppression_ends_for_its_own_channel_alone(stage: &Stage) {
         let suppressed = begun.suppressed == all;
         assert_eq!(begun.in_flight.len(), usize::from(!suppressed));
         if suppressed {
-            assert_eq!(store.requeue(task, &ACT).unwrap(), 1);
+            assert_eq!(store.requeue(task, None, &ACT).unwrap().changed, 1);
         }
         suppressed
     };

@@ -430,7 +430,7 @@ fn make_open(desk: &mut dyn Store, task: TaskId, how: &str) {
     match how {
         "add" => assert_eq!(desk.add(task, &[recipient("new")]).unwrap().new, 1),
         "resolve" => assert_eq!(desk.resolve(task, None, Verdict::Retry, &ACT).unwrap(), 1),
-        _ => assert_eq!(desk.requeue(task, &ACT).unwrap(), 1),
+        _ => assert_eq!(desk.requeue(task, None, &ACT).unwrap().changed, 1),
     }
 }
 
@@ -469,7 +469,7 @@ pub(super) fn close_and_requeue_at_once_lose_nothing(stage: &Stage) {
             scope.spawn(|| {
                 let mut desk = stage.store();
                 gate.wait();
-                assert_eq!(desk.requeue(task, &ACT).unwrap(), 1);
+                assert_eq!(desk.requeue(task, None, &ACT).unwrap().changed, 1);
             });
             gate.wait();
             close(&mut *store, lease);

@@ -4,14 +4,12 @@
 use super::connection::COMMIT;
 use super::suppression::suppressed;
 use super::*;
+use crate::course::Courses;
 use crate::trouble::Trouble;
 
 /// Rows of one INSERT, and its length in bytes, as far as the server takes it.
 const IMPORTED: usize = 2000;
 const IMPORTED_BYTES: usize = 1 << 20;
-
-/// Above so many targets an open task's counts are estimated unless asked to be exact.
-const COUNTED: u64 = 1_000_000;
 
 /// Targets read at once, of each status.
 const PAGE: usize = 1000;
@@ -306,6 +304,14 @@ impl Desk for MySql {
         Ok(tasks)
     }
 
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses> {
+        self.read_courses(only)
+    }
+
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details> {
+        self.read_details(task, exact)
+    }
+
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
         let Some(Task { channel, .. }) = self.task(task)? else { return Ok(Vec::new()) };
         let suppressed = suppressed(&self.tables, &channel);
@@ -332,6 +338,34 @@ impl Desk for MySql {
         self.read("look at a target", &text)?.pop().map(|mut row| read_target(&mut row)).transpose()
     }
 
+    fn named(&mut self, task: TaskId, names: Names<'_>) -> Result<Vec<TargetRow>> {
+        let looks: Vec<String> = match names {
+            Names::Ids(ids) => {
+                let ids = ids.chunks(CHUNK).map(list);
+                ids.map(|ids| format!("WHERE id IN ({ids}) AND task_id = {task}")).collect()
+            }
+            Names::Recipients(recipients) => {
+                let names = recipients.chunks(CHUNK).map(|names| list(names.iter().map(|name| quote(name))));
+                names
+                    .map(|names| {
+                        format!(
+                            "FORCE INDEX (u_task_recipient) WHERE task_id = {task} AND recipient IN ({names})"
+                        )
+                    })
+                    .collect()
+            }
+        };
+        let mut found = Vec::new();
+        for look in looks {
+            let text = format!("SELECT {} FROM {} {look}", row_columns(), self.tables.target);
+            for mut row in self.read("look up targets", &text)? {
+                found.push(read_row(&mut row, task)?);
+            }
+        }
+        found.sort_by_key(|row| row.id);
+        Ok(found)
+    }
+
     fn targets(
         &mut self,
         task: TaskId,
@@ -345,7 +379,7 @@ impl Desk for MySql {
         loop {
             for stream in &mut streams {
                 if stream.page.is_empty() && !stream.ended {
-                    stream.page = self.page(task, stream)?.into();
+                    stream.page = self.page(task, stream.status, stream.after, PAGE)?.into();
                     stream.ended = stream.page.len() < PAGE;
                     stream.after = stream.page.back().map_or(stream.after, |row| row.id);
                 }
@@ -388,10 +422,10 @@ impl Desk for MySql {
         };
         let change =
             Change { from: "unknown", set, also: "", reopens: to == Verdict::Retry, verb: "sent again" };
-        self.change(task, targets, &change, act)
+        Ok(self.change(task, targets, &change, act)?.changed)
     }
 
-    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         let change = Change {
             from: "failed",
             set: "status = 'pending', settled_at = NULL, round = round + 1",
@@ -400,7 +434,25 @@ impl Desk for MySql {
             reopens: true,
             verb: "sent again",
         };
-        self.change(task, None, &change, act)
+        self.change(task, targets, &change, act)
+    }
+
+    fn ended(&mut self, age: Duration) -> Result<Vec<Task>> {
+        self.list_ended(age)
+    }
+
+    fn condemn(
+        &mut self,
+        task: TaskId,
+        age: Duration,
+        with_unknown: bool,
+        act: &Act<'_>,
+    ) -> Result<Option<Stays>> {
+        self.condemn_task(task, age, with_unknown, act)
+    }
+
+    fn purge(&mut self, task: TaskId, age: Duration, with_unknown: bool, after: TargetId) -> Result<Purged> {
+        self.purge_step(task, age, with_unknown, after)
     }
 
     fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
@@ -414,6 +466,35 @@ impl Desk for MySql {
     fn suppressions(&mut self, each: &mut dyn FnMut(Suppression) -> Result<()>) -> Result<()> {
         self.list_suppressions(each)
     }
+}
+
+/// The columns that [`read_row`] reads.
+fn row_columns() -> String {
+    format!(
+        "id, recipient, params, status, attempts, round, {}, {}, {}, receipt, last_error, \
+         status = 'sending' AND {CLAIM_ENDED}",
+        ms("retry_at"),
+        ms("send_at"),
+        ms("settled_at"),
+    )
+}
+
+fn read_row(row: &mut Cells, task: TaskId) -> Result<TargetRow> {
+    Ok(TargetRow {
+        id: row.number()?,
+        task_id: task,
+        recipient: row.word(),
+        params: row.text(),
+        status: row.word(),
+        attempts: row.number()?,
+        round: row.number()?,
+        retry_at: time(row.maybe()?),
+        send_at: time(row.maybe()?),
+        settled_at: time(row.maybe()?),
+        receipt: row.text(),
+        last_error: row.text(),
+        overdue: row.flag()?,
+    })
 }
 
 /// What a person does to the targets of one status.
@@ -448,7 +529,7 @@ impl MySql {
         targets: Option<&[TargetId]>,
         change: &Change,
         act: &Act<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Requeued> {
         let tables = Rc::clone(&self.tables);
         let target = &tables.target;
         let condition = format!("task_id = {task} AND status = '{}' {}", change.from, change.also);
@@ -458,20 +539,21 @@ impl MySql {
             targets.dedup();
             targets.chunks(CHUNK).map(list).collect::<Vec<_>>().into_iter()
         });
-        let (mut changed, mut after, mut first) = (0, 0, true);
+        let columns = format!("id, last_error <=> {}", quote(SUPPRESSED));
+        let (mut done, mut after, mut first) = (Requeued::default(), 0, true);
         loop {
             let look = match &mut named {
                 Some(chunks) => match chunks.next() {
                     Some(ids) => format!(
-                        "SELECT id FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
+                        "SELECT {columns} FROM {target} WHERE id IN ({ids}) AND {condition} ORDER BY id FOR UPDATE"
                     ),
                     // Without any, still a word on a task that is not there.
-                    None if first => format!("SELECT id FROM {target} WHERE id = 0"),
-                    None => return Ok(changed),
+                    None if first => format!("SELECT {columns} FROM {target} WHERE id = 0"),
+                    None => return Ok(done),
                 },
                 // Forward only: what a run has made of them meanwhile is not changed twice.
                 None => format!(
-                    "SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
+                    "SELECT {columns} FROM {target} FORCE INDEX (k_task_status) WHERE {condition} AND id > {after} \
                      ORDER BY id LIMIT {CHUNK} FOR UPDATE"
                 ),
             };
@@ -480,12 +562,16 @@ impl MySql {
                 if status == "cancelled" && change.reopens {
                     return Err(Fault::Final(cancelled(task, change.verb)));
                 }
-                let ids = ids(last(connection.run(&look)?).rows)?;
+                let (mut ids, mut suppressed) = (Vec::new(), 0);
+                for mut row in last(connection.run(&look)?).rows {
+                    ids.push(row.number()?);
+                    suppressed += u64::from(row.flag()?);
+                }
                 if ids.is_empty() {
-                    return Ok(ids);
+                    return Ok((ids, 0));
                 }
                 let reopened = if change.reopens { REOPENED } else { UNFROZEN };
-                let audited: Vec<Option<TargetId>> = match (targets, changed) {
+                let audited: Vec<Option<TargetId>> = match (targets, done.changed) {
                     (Some(_), _) => ids.iter().copied().map(Some).collect(),
                     (None, 0) => vec![None],
                     (None, _) => Vec::new(),
@@ -502,114 +588,36 @@ impl MySql {
                     change.set,
                     list(&ids)
                 ))?;
-                Ok(ids)
+                Ok((ids, suppressed))
             })?;
+            let (found, suppressed) = found;
             first = false;
-            changed += found.len() as u64;
+            done.changed += found.len() as u64;
+            done.suppressed += suppressed;
             match found.last() {
                 Some(last) => after = *last,
-                None if named.is_none() => return Ok(changed),
+                None if named.is_none() => return Ok(done),
                 None => {}
             }
         }
     }
 
-    fn page(&mut self, task: TaskId, stream: &Stream) -> Result<Vec<TargetRow>> {
+    /// The first `most` targets of one status behind an id, in the order of id.
+    pub(super) fn page(
+        &mut self,
+        task: TaskId,
+        status: &str,
+        after: TargetId,
+        most: usize,
+    ) -> Result<Vec<TargetRow>> {
         let text = format!(
-            "SELECT id, recipient, params, attempts, round, {}, {}, {}, receipt, last_error, \
-             status = 'sending' AND {CLAIM_ENDED} FROM {} FORCE INDEX (k_task_status) \
-             WHERE task_id = {task} AND status = '{}' AND id > {} ORDER BY id LIMIT {PAGE}",
-            ms("retry_at"),
-            ms("send_at"),
-            ms("settled_at"),
+            "SELECT {} FROM {} FORCE INDEX (k_task_status) \
+             WHERE task_id = {task} AND status = '{status}' AND id > {after} ORDER BY id LIMIT {most}",
+            row_columns(),
             self.tables.target,
-            stream.status,
-            stream.after,
         );
         let rows = self.read("read targets", &text)?;
-        rows.into_iter()
-            .map(|mut row| {
-                Ok(TargetRow {
-                    id: row.number()?,
-                    task_id: task,
-                    recipient: row.word(),
-                    params: row.text(),
-                    status: stream.status.to_owned(),
-                    attempts: row.number()?,
-                    round: row.number()?,
-                    retry_at: time(row.maybe()?),
-                    send_at: time(row.maybe()?),
-                    settled_at: time(row.maybe()?),
-                    receipt: row.text(),
-                    last_error: row.text(),
-                    overdue: row.flag()?,
-                })
-            })
-            .collect()
-    }
-
-    /// The counts of tasks that have none frozen.
-    fn count(&mut self, tasks: &[TaskId], exact: bool) -> Result<HashMap<TaskId, Counts>> {
-        let tables = Rc::clone(&self.tables);
-        let target = &tables.target;
-        let mut counted: HashMap<TaskId, Counts> = HashMap::new();
-        let mut to_count = tasks.to_vec();
-        let table_is_large = !exact && !tasks.is_empty() && {
-            let text = format!(
-                "SELECT TABLE_ROWS FROM information_schema.TABLES \
-                 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {}",
-                quote(&format!("{}task_target", tables.prefix))
-            );
-            let row = self.read("read statistics", &text)?.pop();
-            row.map_or(Ok(None), |mut row| row.maybe::<u64>())?.unwrap_or(0) > COUNTED / 2
-        };
-        if table_is_large {
-            let mut small = Vec::new();
-            for id in to_count {
-                let counts = self.connection.attempt("estimate targets", |connection, _| {
-                    if estimate(connection, target, id)? <= COUNTED {
-                        return Ok(None);
-                    }
-                    let mut counts = Counts { estimated: true, ..Counts::default() };
-                    for status in STATUSES {
-                        let text = format!(
-                            "EXPLAIN SELECT id FROM {target} FORCE INDEX (k_task_status) \
-                             WHERE task_id = {id} AND status = '{status}'"
-                        );
-                        let rows = explained_rows(connection, &text)?;
-                        // The optimizer never says none.
-                        counts.add(status, if rows > 1 { rows } else { 0 });
-                    }
-                    Ok(Some(counts))
-                })?;
-                match counts {
-                    Some(counts) => drop(counted.insert(id, counts)),
-                    None => small.push(id),
-                }
-            }
-            to_count = small;
-        }
-        for tasks in to_count.chunks(CHUNK) {
-            let which = format!("FORCE INDEX (k_task_status) WHERE task_id IN ({})", list(tasks));
-            let text =
-                format!("SELECT task_id, status, COUNT(*) FROM {target} {which} GROUP BY task_id, status");
-            for mut row in self.read("count targets", &text)? {
-                let (id, status, count) = (row.number()?, row.word(), row.number()?);
-                counted.entry(id).or_default().add(&status, count);
-            }
-        }
-        for tasks in tasks.chunks(CHUNK) {
-            let text = format!(
-                "SELECT task_id, COUNT(*) FROM {target} FORCE INDEX (k_task_status) \
-                 WHERE task_id IN ({}) AND status = 'sending' AND {CLAIM_ENDED} GROUP BY task_id",
-                list(tasks)
-            );
-            for mut row in self.read("count targets", &text)? {
-                let (id, overdue) = (row.number()?, row.number()?);
-                counted.entry(id).or_default().overdue = overdue;
-            }
-        }
-        Ok(counted)
+        rows.into_iter().map(|mut row| read_row(&mut row, task)).collect()
     }
 }
 

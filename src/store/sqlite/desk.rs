@@ -1,6 +1,7 @@
 //! What an operator asks of the store on SQLite: the schema, tasks and targets, and a person's word on them.
 
 use super::*;
+use crate::course::Courses;
 use crate::store::migrations::{MIGRATIONS, VERSION, checksum, statements};
 
 /// Targets read in one go; between two goes other stores may write.
@@ -152,31 +153,44 @@ impl Desk for Sqlite {
         self.writer().read(|tx| read_one_task(tx, id))
     }
 
-    /// Counting a million rows of this file takes a moment: nothing is estimated here.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
         self.writer().read(|tx| {
             let sql = format!("{} WHERE ?1 IS NULL OR id = ?1 ORDER BY id DESC", select_tasks(tx.p));
-            let tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
+            let mut tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
                 let frozen = |column: usize| {
                     row.get::<_, Option<i64>>(column).map(|count| count.map(i64::cast_unsigned))
                 };
-                Ok((read_task(row, tx.now)?, [frozen(16)?, frozen(17)?, frozen(18)?]))
+                let counts = match [frozen(16)?, frozen(17)?, frozen(18)?] {
+                    [Some(sent), Some(failed), Some(unknown)] => {
+                        Some(Counts { sent, failed, unknown, ..Counts::default() })
+                    }
+                    _ => None,
+                };
+                Ok((read_task(row, tx.now)?, counts))
             })?;
-            tasks
-                .into_iter()
-                .map(|(task, frozen)| {
-                    // One that was added to behind our back must not hide behind frozen counts.
-                    let thawed = exact || (only.is_some() && is_open(tx, task.id)?);
-                    let counts = match frozen {
-                        [Some(sent), Some(failed), Some(unknown)] if !thawed => {
-                            Counts { sent, failed, unknown, ..Counts::default() }
-                        }
-                        _ => count(tx, task.id)?,
-                    };
-                    Ok((task, counts))
-                })
-                .collect()
+            for (task, frozen) in &mut tasks {
+                // One that was added to behind our back must not hide behind frozen counts.
+                if exact || (only.is_some() && is_open(tx, task.id)?) {
+                    *frozen = None;
+                }
+            }
+            let open: Vec<TaskId> =
+                tasks.iter().filter(|(_, counts)| counts.is_none()).map(|(task, _)| task.id).collect();
+            let mut counted = survey::count(tx, &open, exact)?;
+            let counts = |(task, frozen): (Task, Option<Counts>)| {
+                let counts = frozen.or_else(|| counted.remove(&task.id)).unwrap_or_default();
+                (task, counts)
+            };
+            Ok(tasks.into_iter().map(counts).collect())
         })
+    }
+
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses> {
+        self.writer().read(|tx| survey::courses(tx, only)).context("read how tasks move")
+    }
+
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details> {
+        self.writer().read(|tx| survey::details(tx, task, exact)).context("read the details of a task")
     }
 
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
@@ -211,6 +225,22 @@ impl Desk for Sqlite {
         })
     }
 
+    fn named(&mut self, task: TaskId, names: Names<'_>) -> Result<Vec<TargetRow>> {
+        let (condition, names) = match names {
+            Names::Ids(ids) => {
+                let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
+                ("id IN (SELECT value FROM json_each(?2)) AND +task_id = ?1", list(&ids)?)
+            }
+            Names::Recipients(names) => {
+                ("task_id = ?1 AND recipient IN (SELECT value FROM json_each(?2))", list(names)?)
+            }
+        };
+        self.writer().read(|tx| {
+            let sql = format!("{} WHERE {condition} ORDER BY id", select_rows(tx.p));
+            tx.all(&sql, params![task.cast_signed(), names], |row| read_row(row, tx.now))
+        })
+    }
+
     fn targets(
         &mut self,
         task: TaskId,
@@ -225,15 +255,7 @@ impl Desk for Sqlite {
         }
         let mut last = 0;
         loop {
-            let page = self.writer().read(|tx| {
-                let sql = format!(
-                    "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
-                     last_error, claim_until FROM {p}task_target WHERE id IN ({}) ORDER BY id",
-                    in_order_of_id(tx, &wanted),
-                    p = tx.p
-                );
-                tx.all(&sql, params![task.cast_signed(), last, PAGE], |row| read_row(row, tx.now))
-            })?;
+            let page = self.writer().read(|tx| page(tx, task, &wanted, last, PAGE))?;
             let Some(row) = page.last() else {
                 return Ok(());
             };
@@ -279,19 +301,12 @@ impl Desk for Sqlite {
                     "UPDATE {p}task_target SET status = ?2, settled_at = ?3, dedupe_until = NULL, message_hash = NULL \
                      WHERE task_id = ?1 AND status = 'unknown' AND (?4 IS NULL OR id = ?4)"
                 );
-                let mut changed = 0;
-                let mut change = |target: Option<TargetId>| {
-                    let now = tx.change(
+                let changed = change(tx, task, targets, act, |target| {
+                    tx.change(
                         &sql,
                         params![task.cast_signed(), status, settled_at, target.map(u64::cast_signed)],
-                    )?;
-                    changed += now;
-                    if now > 0 { tx.audit(act, Some(task), target) } else { Ok(()) }
-                };
-                match targets {
-                    None => change(None)?,
-                    Some(targets) => targets.iter().try_for_each(|target| change(Some(*target)))?,
-                }
+                    )
+                })?;
                 if changed > 0 {
                     thaw(tx, task)?;
                     if to == Verdict::Retry {
@@ -303,26 +318,55 @@ impl Desk for Sqlite {
             .with_context(|| format!("resolve targets of task {task}"))
     }
 
-    fn requeue(&mut self, task: TaskId, act: &Act<'_>) -> Result<u64> {
+    fn requeue(&mut self, task: TaskId, targets: Option<&[TargetId]>, act: &Act<'_>) -> Result<Requeued> {
         self.writer()
             .write(|tx| {
                 let p = tx.p;
                 open_again(tx, task)?;
                 // The token stays: an acceptance that still comes for it wins.
-                let changed = tx.change(
-                    &format!(
-                        "UPDATE {p}task_target SET status = 'pending', round = round + 1, settled_at = NULL, \
-                         dedupe_until = NULL, message_hash = NULL WHERE task_id = ?1 AND status = 'failed' AND round < 255"
-                    ),
-                    [task.cast_signed()],
-                )?;
+                let failed =
+                    "WHERE task_id = ?1 AND status = 'failed' AND round < 255 AND (?2 IS NULL OR id = ?2)";
+                let sql = format!(
+                    "UPDATE {p}task_target SET status = 'pending', round = round + 1, settled_at = NULL, \
+                     dedupe_until = NULL, message_hash = NULL {failed}"
+                );
+                let count =
+                    format!("SELECT count(*) FROM {p}task_target {failed} AND last_error = '{SUPPRESSED}'");
+                let mut suppressed = 0;
+                let changed = change(tx, task, targets, act, |target| {
+                    let which = params![task.cast_signed(), target.map(u64::cast_signed)];
+                    let among = tx.one(&count, which, |row| row.get::<_, i64>(0))?.unwrap_or(0);
+                    suppressed += among.cast_unsigned();
+                    tx.change(&sql, which)
+                })?;
                 if changed > 0 {
                     reopen(tx, task)?;
-                    tx.audit(act, Some(task), None)?;
                 }
-                Ok(changed)
+                Ok(Requeued { changed, suppressed })
             })
             .with_context(|| format!("retry failed targets of task {task}"))
+    }
+
+    fn ended(&mut self, age: Duration) -> Result<Vec<Task>> {
+        self.writer().read(|tx| purge::ended(tx, age)).context("look for tasks that have ended")
+    }
+
+    fn condemn(
+        &mut self,
+        task: TaskId,
+        age: Duration,
+        with_unknown: bool,
+        act: &Act<'_>,
+    ) -> Result<Option<Stays>> {
+        self.writer()
+            .write(|tx| purge::condemn(tx, task, age, with_unknown, act))
+            .with_context(|| format!("end task {task} for good"))
+    }
+
+    fn purge(&mut self, task: TaskId, age: Duration, with_unknown: bool, after: TargetId) -> Result<Purged> {
+        self.writer()
+            .write(|tx| purge::step(tx, task, age, with_unknown, after))
+            .with_context(|| format!("purge task {task}"))
     }
 
     fn suppress(&mut self, rows: &[Suppression], act: &Act<'_>) -> Result<Added> {
@@ -444,6 +488,27 @@ fn migrate(tx: &Tx<'_>) -> Result<Result<Migrated, String>> {
 
 // ---- steps inside a transaction ----------------------------------------------------------------------------------
 
+/// Does `one` to each of these targets, or at once to all, and audits what changed: each target by itself, or all of them together.
+fn change(
+    tx: &Tx<'_>,
+    task: TaskId,
+    targets: Option<&[TargetId]>,
+    act: &Act<'_>,
+    mut one: impl FnMut(Option<TargetId>) -> Result<u64>,
+) -> Result<u64> {
+    let mut changed = 0;
+    let mut change = |target: Option<TargetId>| {
+        let now = one(target)?;
+        changed += now;
+        if now > 0 { tx.audit(act, Some(task), target) } else { Ok(()) }
+    };
+    match targets {
+        None => change(None)?,
+        Some(targets) => targets.iter().try_for_each(|target| change(Some(*target)))?,
+    }
+    Ok(changed)
+}
+
 fn at(tx: &Tx<'_>, when: When) -> i64 {
     match when {
         When::At(time) => time.timestamp_millis(),
@@ -463,27 +528,6 @@ fn open_again(tx: &Tx<'_>, task: TaskId) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn count(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
-    let sql =
-        format!("SELECT status, count(*) FROM {p}task_target WHERE task_id = ?1 GROUP BY status", p = tx.p);
-    let mut counts = Counts::default();
-    for (word, number) in tx.all(&sql, [task.cast_signed()], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
-    })? {
-        counts.add(&word, number);
-    }
-    if counts.sending > 0 {
-        let sql = format!(
-            "SELECT count(*) FROM {p}task_target WHERE task_id = ?1 AND status = 'sending' \
-             AND (claim_until IS NULL OR claim_until < ?2)",
-            p = tx.p
-        );
-        let overdue = tx.one(&sql, [task.cast_signed(), tx.now], |row| row.get::<_, i64>(0))?;
-        counts.overdue = overdue.unwrap_or(0).cast_unsigned();
-    }
-    Ok(counts)
 }
 
 /// The order is the index's own, so that nothing is sorted.
@@ -549,6 +593,26 @@ fn in_order_of_id(tx: &Tx<'_>, statuses: &[&str]) -> String {
         })
         .collect();
     format!("{} ORDER BY id LIMIT ?3", stretches.join(" UNION ALL "))
+}
+
+/// What [`read_row`] reads. A WHERE follows.
+fn select_rows(p: &str) -> String {
+    format!(
+        "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
+         last_error, claim_until FROM {p}task_target"
+    )
+}
+
+/// The first `most` targets behind an id in these statuses, in the order of id.
+pub(super) fn page(
+    tx: &Tx<'_>,
+    task: TaskId,
+    statuses: &[&str],
+    after: i64,
+    most: i64,
+) -> Result<Vec<TargetRow>> {
+    let sql = format!("{} WHERE id IN ({}) ORDER BY id", select_rows(tx.p), in_order_of_id(tx, statuses));
+    tx.all(&sql, params![task.cast_signed(), after, most], |row| read_row(row, tx.now))
 }
 
 fn read_row(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetRow> {

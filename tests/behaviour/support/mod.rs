@@ -11,6 +11,7 @@ pub mod process;
 pub mod sandbox;
 pub mod server;
 pub mod sink;
+pub mod terminal;
 
 pub use checker::{check, finish, unknown_at_most};
 pub use database::{Database, Engine};
