@@ -386,7 +386,7 @@ pub(super) fn an_error_of_each_ends_the_list(stage: &Stage) {
 
 pub(super) fn a_snapshot_is_of_one_moment(stage: &Stage) {
     // More than is read at once.
-    let (task, all) = stage.task(5_000);
+    let (task, all) = stage.task(12_000);
     let mut store = stage.store();
     let mut seen = Vec::new();
     let snapshot = store
@@ -405,14 +405,14 @@ pub(super) fn a_snapshot_is_of_one_moment(stage: &Stage) {
         .unwrap()
         .unwrap();
     assert_eq!(seen, all);
-    assert_eq!((snapshot.targets, snapshot.task.status), (5_000, TaskStatus::Pending));
+    assert_eq!((snapshot.targets, snapshot.task.status), (12_000, TaskStatus::Pending));
     let mut after = 0;
     let mut count = |_| {
         after += 1;
         Ok(())
     };
     let snapshot = store.snapshot(task, &mut count).unwrap().unwrap();
-    assert_eq!((after, snapshot.targets, snapshot.task.status), (5_001, 5_001, TaskStatus::Paused));
+    assert_eq!((after, snapshot.targets, snapshot.task.status), (12_001, 12_001, TaskStatus::Paused));
     // The session is what it was: a claim sees what others committed since.
     stage.sql("UPDATE {p}task SET status = 'pending'");
     let lease = ours(&mut *store, task, &terms());

@@ -7,7 +7,7 @@ use crate::target::TargetStatus;
 use crate::trouble::Trouble;
 
 /// Targets read at once.
-const PAGE: usize = 4000;
+const PAGE: usize = 10_000;
 
 impl MySql {
     /// In one transaction, whose first SELECT fixes what all see. Targets come a page at a time, so that the driver never holds
