@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::target::TargetId;
 use crate::task::{TaskId, When};
+use crate::trouble::neighbour;
 
 /// Sends bulk messages from a database: never twice, never lost, never silent.
 ///
@@ -78,6 +79,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List the targets of a task
     Targets(TargetsArgs),
+    /// What became of a task, as one page: progress, pace, reasons, latency, and whom it left unknown
+    Report(ReportArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
     /// One more attempt, with a new key, for failed targets of a task: all, or those that are chosen
@@ -275,7 +278,7 @@ pub struct TryArgs {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct StatusArgs {
     /// This task alone
     pub id: Option<TaskId>,
@@ -287,6 +290,25 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Look again and again, until ctrl-C; needs a terminal
+    #[arg(long, conflicts_with_all = ["json", "fail_if"])]
+    pub watch: bool,
+
+    /// Exit 3, naming what is true of these: unknown, failed, paused, stalled, backlog=TIME
+    #[arg(long, value_name = "WORD,...", value_delimiter = ',', value_parser = condition)]
+    pub fail_if: Vec<Condition>,
+}
+
+/// What a monitor asks after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Unknown,
+    Failed,
+    Paused,
+    Stalled,
+    /// Something is due, and not sent, for longer than that.
+    Backlog(Duration),
 }
 
 #[derive(Debug, Args)]
@@ -303,6 +325,15 @@ pub struct TargetsArgs {
 
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    pub id: TaskId,
+
+    /// Write a page of HTML, complete in itself, to this file; - is stdout. It names the recipients of unknown targets
+    #[arg(long, value_name = "FILE|-", required = true)]
+    pub html: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -597,6 +628,23 @@ fn when(text: &str) -> Result<When, String> {
     }
 }
 
+fn condition(text: &str) -> Result<Condition, String> {
+    const WORDS: [&str; 5] = ["unknown", "failed", "paused", "stalled", "backlog"];
+    let (word, time) = text.split_once('=').map_or((text, None), |(word, time)| (word, Some(time)));
+    match (word, time) {
+        ("unknown", None) => Ok(Condition::Unknown),
+        ("failed", None) => Ok(Condition::Failed),
+        ("paused", None) => Ok(Condition::Paused),
+        ("stalled", None) => Ok(Condition::Stalled),
+        ("backlog", Some(time)) => duration(time).map(Condition::Backlog),
+        ("backlog", None) => Err("`backlog` takes a time, as in backlog=10m".into()),
+        (word, Some(_)) if WORDS.contains(&word) => {
+            Err(format!("`{word}` takes no time: only backlog=10m does"))
+        }
+        _ => Err(format!("\"{word}\" is nothing to fail for{}", neighbour(word, &WORDS))),
+    }
+}
+
 fn until(text: &str) -> Result<Until, String> {
     if text == "never" { Ok(Until::Never) } else { when(text).map(Until::Time) }
 }
@@ -636,6 +684,18 @@ mod tests {
         {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_to_fail_for_is_a_word_and_a_backlog_has_a_time() {
+        assert_eq!(condition("unknown"), Ok(Condition::Unknown));
+        assert_eq!(condition("backlog=10m"), Ok(Condition::Backlog(Duration::from_secs(600))));
+        let wrong = |text| condition(text).unwrap_err();
+        assert!(wrong("unknwon").ends_with("did you mean `unknown`?"));
+        assert!(wrong("backlogs=10m").ends_with("did you mean `backlog`?"));
+        assert!(wrong("finished").contains("known here: unknown, failed, paused, stalled, backlog"));
+        assert!(wrong("backlog").contains("backlog=10m") && wrong("backlog=10").contains("no duration"));
+        assert!(wrong("failed=10m").contains("takes no time") && wrong("").contains("known here"));
     }
 
     #[test]

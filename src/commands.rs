@@ -11,9 +11,11 @@ mod man;
 mod migrate;
 mod output;
 mod purge;
+mod report;
 mod resolve;
 mod retry;
 mod run;
+mod screen;
 mod status;
 mod suppress;
 mod table;
@@ -27,6 +29,7 @@ mod tests;
 use anyhow::{Error, Result};
 use uuid::Uuid;
 
+use self::screen::Screen;
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -61,9 +64,12 @@ pub fn run(cli: &Cli) -> Result<Exit> {
     };
     output::to_stdout(|out| match &cli.command {
         None | Some(Command::Run(_)) => run::run(&config, &database, run_args, out),
-        Some(Command::Task(command)) => task::run(command, &config, &mut *opened()?, out),
-        Some(Command::Status(args)) => status::run(args, &mut *opened()?, out),
+        Some(Command::Task(command)) => {
+            task::run(command, &config, &mut *opened()?, &Screen::of_stdout(), out)
+        }
+        Some(Command::Status(args)) => status::run(args, &config, &mut *opened()?, &Screen::of_stdout(), out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
+        Some(Command::Report(args)) => report::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),

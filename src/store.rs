@@ -34,10 +34,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use self::facts::Facts;
+use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::suppression::{SUPPRESSED, Suppression};
-use crate::target::{NewTarget, Target, TargetId, TargetRow};
+use crate::target::{NewTarget, Target, TargetFacts, TargetId, TargetRow};
 use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When, show_time};
 
 /// Longest texts, in characters, that the columns take. Texts are cut to them before they are written.
@@ -422,6 +423,64 @@ pub struct Act<'a> {
     pub why: Option<&'a str>,
 }
 
+/// What is told of one task, beside its row, its counts and its course.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// None: of so many targets ([`ATTEMPTS_MOST`]) they are summed up only when that is asked for.
+    pub attempts: Option<Attempts>,
+    /// The commonest reasons that targets bear which are not sent, with how many bear them, the commonest first: of each status the
+    /// latest [`REASONS_MOST`], of those that are pending again the first.
+    pub reasons: Vec<(String, u64)>,
+    /// The first unknown targets.
+    pub unknown: Vec<TargetRow>,
+    /// The latest lines of `batch_audit`, the latest first.
+    pub audit: Vec<Audited>,
+    /// How many lines it has.
+    pub audits: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    pub all: u64,
+    /// Targets that needed more than one.
+    pub repeated: u64,
+}
+
+/// A line of `batch_audit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub at: DateTime<Utc>,
+    pub who: String,
+    pub what: String,
+    pub target: Option<TargetId>,
+    pub why: Option<String>,
+}
+
+/// How many of each [`Details`] names.
+pub const DETAILED: usize = 5;
+
+/// Rows that `details` looks at, unless it is to be exact.
+pub const ATTEMPTS_MOST: u64 = 200_000;
+pub const REASONS_MOST: u64 = 10_000;
+/// A task at one moment: what its targets of that moment are compared with.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// By the database's clock.
+    pub at: DateTime<Utc>,
+    pub task: Task,
+    pub frozen: Option<Frozen>,
+    /// How many targets it has, by a count of their own.
+    pub targets: u64,
+}
+
+/// The counts that close wrote down for a finished task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    pub sent: u64,
+    pub failed: u64,
+    pub unknown: u64,
+}
+
 /// What `turn` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turned {
@@ -538,8 +597,15 @@ pub trait Desk {
     fn task(&mut self, id: TaskId) -> Result<Option<Task>>;
 
     /// Tasks with their counts, newest first. Unless `exact`, finished ones answer from what close froze (`only` one: if nothing of
-    /// it is open again), and open ones above a million targets are estimated.
+    /// it is open again), and of a large table about a million targets are counted, the smallest tasks first; the other tasks are
+    /// estimated.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>>;
+
+    /// How tasks move that are pending, or whose lease was never given back.
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses>;
+
+    /// What else is told of one task. Unless `exact`, of a large one not everything is looked at.
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details>;
 
     /// The first `most` targets of a task that are not settled, as a run would meet them, without those that are suppressed. Claims
     /// nothing.
@@ -559,6 +625,15 @@ pub trait Desk {
         statuses: &[&str],
         each: &mut dyn FnMut(TargetRow) -> Result<()>,
     ) -> Result<()>;
+
+    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile. Those of
+    /// one status come in the order of id; in flat memory. None: there is no such task. An error of `each` ends it and is returned; `each` must
+    /// not ask the store. Lost after the first target, the database is not asked again ([`crate::trouble::Kind::TryLater`]).
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>>;
 
     /// Settles unknown targets (all, or these) by a person's word: `Sent`, `Failed` or `Pending`. Recovers first. How many were
     /// unknown and are settled now. Errors: no such task; pending in a cancelled one.

@@ -37,7 +37,7 @@ pub struct Task {
 }
 
 /// Who holds a task, for people: the promise rests on the token, never on these words.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Holder {
     pub owner: String,
     #[serde(serialize_with = "crate::task::rfc3339")]
@@ -129,14 +129,12 @@ impl Counts {
     }
 
     pub fn total(&self) -> u64 {
-        self.pending
-            + self.processing
-            + self.sending
-            + self.retry
-            + self.sent
-            + self.failed
-            + self.unknown
-            + self.invalid
+        self.left() + self.sent + self.failed + self.unknown
+    }
+
+    /// Not sent, failed or unknown yet.
+    pub fn left(&self) -> u64 {
+        self.pending + self.processing + self.sending + self.retry + self.invalid
     }
 }
 

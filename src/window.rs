@@ -81,6 +81,14 @@ impl Window {
         now + self.until_change(now).unwrap_or_default()
     }
 
+    /// Since when it is open, if it is. A window of the whole day: for two days.
+    pub fn open_since(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let minute = now.with_second(0)?.with_nanosecond(0)?;
+        let closed = |minutes: &i64| !self.is_open(minute - TimeDelta::minutes(*minutes));
+        let minutes = (1..=LONGEST_LOOK).find(closed).unwrap_or(LONGEST_LOOK);
+        self.is_open(now).then(|| minute - TimeDelta::minutes(minutes - 1))
+    }
+
     /// The time until it is no longer as it is now. Minute by minute: offsets and switches are whole minutes, and nothing
     /// that is computed from them is as plain.
     fn until_change(&self, now: DateTime<Utc>) -> Option<Duration> {
@@ -141,6 +149,18 @@ mod tests {
         assert_eq!(window.left(at("2026-11-30T22:00:00+08:00")), Duration::ZERO);
         assert_eq!(window.opens(at("2026-11-30T22:00:01+08:00")), at("2026-12-01T08:00:00+08:00"));
         assert_eq!(window.opens(at("2026-11-30T09:00:01+08:00")), at("2026-11-30T09:00:01+08:00"));
+    }
+
+    #[test]
+    fn it_knows_since_when_it_is_open() {
+        let day = Window::parse("08:00-22:00", "Asia/Shanghai").unwrap();
+        assert_eq!(day.open_since(at("2026-11-30T09:00:30+08:00")), Some(at("2026-11-30T08:00:00+08:00")));
+        assert_eq!(day.open_since(at("2026-11-30T08:00:00+08:00")), Some(at("2026-11-30T08:00:00+08:00")));
+        assert_eq!(day.open_since(at("2026-11-30T07:59:59+08:00")), None);
+        let night = Window::parse("22:00-06:00", "UTC").unwrap();
+        assert_eq!(night.open_since(at("2026-11-30T05:00:00Z")), Some(at("2026-11-29T22:00:00Z")));
+        let whole = Window::parse("00:00-24:00", "UTC").unwrap();
+        assert!(whole.open_since(at("2026-11-30T12:00:00Z")) < Some(at("2026-11-29T00:00:00Z")));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Prints the product's figures beside what they are compared with. It judges nothing and is no test: a figure says something
 //! about the machine it was taken on, at a quiet time.
 //!
-//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [--rows N]
+//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [status] [report] [--rows N]
 //!
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
 //! the end. Without a section, all are taken; `smtp` needs postfix's test programs. `--rows` is how many targets a section
@@ -19,11 +19,13 @@ mod idle;
 mod import;
 mod limit;
 mod memory;
+mod page;
 mod purge;
 mod rate;
 mod report;
 mod site;
 mod smtp;
+mod status;
 
 use std::process::ExitCode;
 
@@ -32,7 +34,7 @@ use anyhow::{Context, Result, bail};
 /// Takes its figures, with so many targets in place of its own number.
 type Section = fn(url: &str, rows: Option<u64>) -> Result<()>;
 
-const SECTIONS: [(&str, Section); 9] = [
+const SECTIONS: &[(&str, Section)] = &[
     ("file", file::measure),
     ("http", http::measure),
     ("smtp", smtp::measure),
@@ -42,6 +44,8 @@ const SECTIONS: [(&str, Section); 9] = [
     ("idle", idle::measure),
     ("claim", claim::measure),
     ("rate", rate::measure),
+    ("status", status::measure),
+    ("report", page::measure),
 ];
 
 struct Arguments {
@@ -99,5 +103,5 @@ impl Arguments {
 }
 
 fn names(between: &str) -> String {
-    SECTIONS.map(|(name, _)| name).join(between)
+    SECTIONS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(between)
 }

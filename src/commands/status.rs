@@ -1,268 +1,181 @@
 //! `status` and `task list`: tasks as they stand now, with what needs a person and the command that settles it. It only
-//! reads: what a dead run left is shown as what the next run will make of it.
+//! reads: what a dead run left is shown as what the next run will make of it. How a task stands is decided in status/state.rs; how it is
+//! shown is in list.rs (all, a line each), full.rs (one) and shape.rs (JSON); watch.rs looks again and again, and conditions.rs answers
+//! a monitor.
+
+mod conditions;
+mod full;
+mod grid;
+mod list;
+mod shape;
+mod state;
+mod watch;
 
 use std::io::Write;
 
 use anyhow::Result;
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 
+use self::state::{Circumstances, Standing, State, Times};
 use super::no_such_task;
-use super::output::{plain, targets};
-use super::table::{Column, Table};
+use super::output::targets;
+use super::screen::Screen;
 use crate::cli::StatusArgs;
+use crate::config::Config;
+use crate::course::Gate;
 use crate::exit::Exit;
 use crate::store::Desk;
-use crate::task::{Counts, Holder, Task, TaskId, TaskStatus, show_time};
+use crate::task::{Counts, Task, TaskId, TaskStatus};
 
-pub fn run(args: &StatusArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
-    let tasks = store.tasks(args.id, args.exact)?;
-    match (args.id, tasks.first()) {
-        (Some(id), None) => return Err(no_such_task(id)),
-        (Some(_), Some((task, counts))) if args.json => json(&Shown::of(task, counts), out)?,
-        (Some(_), Some((task, counts))) => in_full(task, counts, out)?,
-        (None, _) if args.json => {
-            json(&All { tasks: tasks.iter().map(|(task, counts)| Shown::of(task, counts)).collect() }, out)?
+pub fn run(
+    args: &StatusArgs,
+    config: &Config,
+    store: &mut dyn Desk,
+    screen: &Screen,
+    out: &mut dyn Write,
+) -> Result<Exit> {
+    if args.watch {
+        return watch::run(args, config, store, screen, out);
+    }
+    let survey = Survey::read(args, config, store)?;
+    match args.id {
+        _ if args.json => shape::json(&survey, args.id, out)?,
+        Some(id) => write(out, &full::lines(&survey, &store.details(id, args.exact)?, screen))?,
+        None => write(out, &list::lines(&survey, screen))?,
+    }
+    conditions::answer(&args.fail_if, &survey)
+}
+
+fn write(out: &mut dyn Write, lines: &[String]) -> Result<()> {
+    Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
+}
+
+/// All tasks that are asked for, newest first, at one time of the database's clock.
+struct Survey {
+    now: DateTime<Utc>,
+    tasks: Vec<Seen>,
+}
+
+struct Seen {
+    task: Task,
+    counts: Counts,
+    standing: Standing,
+    gate: Gate,
+}
+
+impl Survey {
+    /// Errors: no such task.
+    fn read(args: &StatusArgs, config: &Config, store: &mut dyn Desk) -> Result<Self> {
+        let tasks = store.tasks(args.id, args.exact)?;
+        if let (Some(id), true) = (args.id, tasks.is_empty()) {
+            return Err(no_such_task(id));
         }
-        (None, None) => writeln!(out, "no tasks")?,
-        (None, Some(_)) => table(&tasks, out)?,
+        let courses = store.courses(args.id)?;
+        let see = |(task, counts): (Task, Counts)| {
+            let here = Circumstances {
+                now: courses.now,
+                at_work: courses.at_work,
+                channel: config.channels.get(&task.channel),
+                budget: config.run.budget,
+            };
+            let course = courses.of.get(&task.id);
+            let standing = Standing::of(&task, &counts, course, &here);
+            Seen { standing, gate: course.map_or(Gate::default(), |course| course.gate), task, counts }
+        };
+        Ok(Self { now: courses.now, tasks: tasks.into_iter().map(see).collect() })
     }
-    Ok(Exit::Done)
+
+    /// Off a terminal times are whole.
+    fn times(&self, screen: &Screen) -> Times {
+        if screen.size.is_some() { Times::Short(self.now) } else { Times::Whole }
+    }
 }
 
-fn json(shown: &impl Serialize, out: &mut dyn Write) -> Result<()> {
-    Ok(writeln!(out, "{}", serde_json::to_string(shown)?)?)
-}
-
-const COLUMNS: &[Column] = &[
-    Column::Number("id"),
-    Column::Text("name"),
-    Column::Text("channel"),
-    Column::Text("state"),
-    Column::Number("sent"),
-    Column::Number("failed"),
-    Column::Number("unknown"),
-    Column::Number("left"),
-    Column::Number("total"),
-];
-
-/// Names and states are cut to so many characters in the table; `status N` shows them whole.
-const CELL_MOST: usize = 48;
-
-fn table(tasks: &[(Task, Counts)], out: &mut dyn Write) -> Result<()> {
-    let mut table = Table::new(out, COLUMNS);
-    for (task, counts) in tasks {
-        let number = |number| number_of(number, counts);
-        table.row(&[
-            &task.id.to_string(),
-            &cut(&task.name),
-            &task.channel,
-            &cut(&state(task)),
-            &number(counts.sent),
-            &number(counts.failed),
-            &number(counts.unknown),
-            &number(left(counts)),
-            &number(counts.total()),
-        ])?;
-    }
-    table.end()?;
-    for (task, counts) in tasks {
-        for note in notes(task, counts) {
-            writeln!(out, "task {}: {note}", task.id)?;
+impl Seen {
+    /// What needs a person, and the command that settles it.
+    fn notes(&self) -> Vec<String> {
+        let (id, counts) = (self.task.id, &self.counts);
+        let mut notes = Vec::new();
+        if counts.unknown > 0 {
+            notes.push(format!(
+                "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry) settles them",
+                targets(counts.unknown)
+            ));
         }
-    }
-    Ok(())
-}
-
-fn in_full(task: &Task, counts: &Counts, out: &mut dyn Write) -> Result<()> {
-    let mut line = |name: &str, value: &str| writeln!(out, "{name:<11} {}", plain(value));
-    line("id", &task.id.to_string())?;
-    line("name", &task.name)?;
-    line("channel", &task.channel)?;
-    line("state", &state(task))?;
-    line("priority", &task.priority.to_string())?;
-    let times = [
-        ("scheduled", task.scheduled_at),
-        ("expires", task.expires_at),
-        ("created", Some(task.created_at)),
-        ("started", task.started_at),
-        ("finished", task.finished_at),
-    ];
-    for (name, time) in times {
-        if let Some(time) = time {
-            line(name, &show_time(&time))?;
+        if counts.overdue > 0 {
+            notes.push(format!(
+                "{} sending, of a run that died: unknown at the next run",
+                targets(counts.overdue)
+            ));
         }
-    }
-    if let Some(Holder { owner, since, until }) = &task.lease {
-        line("held by", &format!("{owner}, since {}, until {}", show_time(since), show_time(until)))?;
-    }
-    let numbers = [
-        ("pending", counts.pending),
-        ("processing", counts.processing),
-        ("sending", counts.sending),
-        ("retry", counts.retry),
-        ("sent", counts.sent),
-        ("failed", counts.failed),
-        ("unknown", counts.unknown),
-        ("total", counts.total()),
-    ];
-    for (name, number) in numbers {
-        line(name, &number_of(number, counts))?;
-    }
-    let id = task.id;
-    match task.status {
-        TaskStatus::Draft => writeln!(out, "nothing of it is sent before `batch-send task start {id}`")?,
-        TaskStatus::Paused if task.expired => {
-            writeln!(out, "it goes on with `batch-send task resume {id} --until TIME|never`")?;
+        if self.task.status == TaskStatus::Finished && counts.left() > 0 {
+            notes.push(format!(
+                "{} left, since an application added to it after its end: `batch-send run --task-id {id}` sends them",
+                targets(counts.left())
+            ));
         }
-        TaskStatus::Paused => writeln!(out, "it goes on with `batch-send task resume {id}`")?,
-        TaskStatus::Pending | TaskStatus::Finished | TaskStatus::Cancelled => {}
+        if counts.failed > 0 && self.task.status != TaskStatus::Cancelled {
+            notes.push(format!(
+                "{} failed: `batch-send retry {id}` gives each one more attempt",
+                targets(counts.failed)
+            ));
+        }
+        if counts.invalid > 0 {
+            let number = targets(counts.invalid);
+            notes
+                .push(format!("{number} whose status is no word of this version: to be mended in the table"));
+        }
+        if matches!(self.standing.state, State::Stalled(_)) {
+            notes.push("no run takes it: `batch-send run -v` sends it, or says why not".into());
+        }
+        if self.stranger() {
+            notes.push(format!(
+                "channel {} is not in this host's configuration: another host's may have it, or one of the two is misspelt",
+                self.task.channel
+            ));
+        }
+        notes
     }
-    for note in notes(task, counts) {
-        writeln!(out, "{note}")?;
+
+    /// Nobody on this host can send it.
+    fn stranger(&self) -> bool {
+        let open = matches!(self.task.status, TaskStatus::Draft | TaskStatus::Pending | TaskStatus::Paused);
+        open && !self.standing.known && !matches!(self.standing.state, State::Running(_))
     }
-    Ok(())
 }
 
-/// What is to be known of a task, in a few words.
-fn state(task: &Task) -> String {
-    match (task.status, &task.status_reason, &task.lease) {
-        (TaskStatus::Paused, Some(reason), _) => format!("paused: {reason}"),
-        (TaskStatus::Pending, _, Some(holder)) => format!("running ({})", holder.owner),
-        (TaskStatus::Pending, ..) if task.expired => "expired: the next run pauses it".into(),
-        (TaskStatus::Pending, ..) => match (task.scheduled_at.filter(|_| task.early), task.held_until) {
-            (Some(time), _) => format!("waiting until {}", show_time(&time)),
-            (None, Some(time)) => format!("channel held until {}", show_time(&time)),
-            (None, None) => task.status.word().into(),
-        },
-        _ => task.status.word().into(),
-    }
-}
-
-/// What needs a person, and the command that settles it.
-fn notes(task: &Task, counts: &Counts) -> Vec<String> {
-    let (id, mut notes) = (task.id, Vec::new());
-    if counts.unknown > 0 {
-        notes.push(format!(
-            "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry) settles them",
-            targets(counts.unknown)
-        ));
-    }
-    if counts.overdue > 0 {
-        notes.push(format!(
-            "{} sending, of a run that died: unknown at the next run",
-            targets(counts.overdue)
-        ));
-    }
-    if task.status == TaskStatus::Finished && left(counts) > 0 {
-        notes.push(format!(
-            "{} left, since an application added to it after its end: `batch-send run --task-id {id}` sends them",
-            targets(left(counts))
-        ));
-    }
-    if counts.failed > 0 && task.status != TaskStatus::Cancelled {
-        notes.push(format!(
-            "{} failed: `batch-send retry {id}` gives each one more attempt",
-            targets(counts.failed)
-        ));
-    }
-    if counts.invalid > 0 {
-        let number = targets(counts.invalid);
-        notes.push(format!("{number} whose status is no word of this version: to be mended in the table"));
+/// What is to be known of the channels that are held, each once: they pause nothing and make no run fail, and yet nothing leaves.
+fn held(seen: &[Seen], times: Times) -> Vec<String> {
+    let mut channels: Vec<&str> = Vec::new();
+    let mut notes = Vec::new();
+    for Seen { task, gate, .. } in seen {
+        let Some(until) = task.held_until.filter(|_| task.status == TaskStatus::Pending) else { continue };
+        if !channels.contains(&task.channel.as_str()) {
+            channels.push(&task.channel);
+            let times_in_a_row =
+                if gate.holds > 1 { format!(", {} times in a row", gate.holds) } else { String::new() };
+            notes.push(format!(
+                "channel {} is held until {}{times_in_a_row}: it cannot be reached, or asked to be left alone; nothing is lost",
+                task.channel,
+                times.at(&until)
+            ));
+        }
     }
     notes
 }
 
-fn left(counts: &Counts) -> u64 {
-    counts.pending + counts.processing + counts.sending + counts.retry + counts.invalid
-}
-
-fn number_of(number: u64, counts: &Counts) -> String {
+/// A number, and whether it is only about so many.
+fn number(number: u64, counts: &Counts) -> String {
     if counts.estimated { format!("~{number}") } else { number.to_string() }
 }
 
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(CELL_MOST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-#[derive(Serialize)]
-struct All<'a> {
-    tasks: Vec<Shown<'a>>,
-}
-
-/// The public form of a task.
-#[derive(Serialize)]
-struct Shown<'a> {
-    id: TaskId,
-    name: &'a str,
-    channel: &'a str,
-    status: &'static str,
-    status_reason: Option<&'a str>,
-    priority: i16,
-    scheduled_at: Option<String>,
-    expires_at: Option<String>,
-    created_at: String,
-    started_at: Option<String>,
-    finished_at: Option<String>,
-    lease: Option<&'a Holder>,
-    counts: ShownCounts,
-}
-
-/// The last three are there when they say something.
-#[derive(Serialize)]
-struct ShownCounts {
-    pending: u64,
-    processing: u64,
-    sending: u64,
-    retry: u64,
-    sent: u64,
-    failed: u64,
-    unknown: u64,
-    total: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    overdue: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    invalid: u64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    estimated: bool,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-impl<'a> Shown<'a> {
-    fn of(task: &'a Task, counts: &Counts) -> Self {
-        let time = |time: &Option<DateTime<Utc>>| time.as_ref().map(show_time);
-        Self {
-            id: task.id,
-            name: &task.name,
-            channel: &task.channel,
-            status: task.status.word(),
-            status_reason: task.status_reason.as_deref(),
-            priority: task.priority,
-            scheduled_at: time(&task.scheduled_at),
-            expires_at: time(&task.expires_at),
-            created_at: show_time(&task.created_at),
-            started_at: time(&task.started_at),
-            finished_at: time(&task.finished_at),
-            lease: task.lease.as_ref(),
-            counts: ShownCounts {
-                pending: counts.pending,
-                processing: counts.processing,
-                sending: counts.sending,
-                retry: counts.retry,
-                sent: counts.sent,
-                failed: counts.failed,
-                unknown: counts.unknown,
-                total: counts.total(),
-                overdue: counts.overdue,
-                invalid: counts.invalid,
-                estimated: counts.estimated,
-            },
-        }
+/// The number of a task, and those of others: "task 7", "tasks 7, 9 and 12".
+fn tasks(ids: &[TaskId]) -> String {
+    const NAMED: usize = 10;
+    let named: Vec<String> = ids.iter().take(NAMED).map(TaskId::to_string).collect();
+    match (named.as_slice(), ids.len().saturating_sub(NAMED)) {
+        ([one], _) => format!("task {one}"),
+        ([rest @ .., last], 0) => format!("tasks {} and {last}", rest.join(", ")),
+        (all, more) => format!("tasks {} and {more} more", all.join(", ")),
     }
 }

@@ -72,14 +72,33 @@ impl Column {
 }
 
 /// Cells of a terminal. Blocks, not the whole Unicode table: a column out of line is the worst that can happen.
-fn width(text: &str) -> usize {
-    let cells = |c: char| match u32::from(c) {
+pub fn width(text: &str) -> usize {
+    text.chars().map(cells).sum()
+}
+
+fn cells(c: char) -> usize {
+    match u32::from(c) {
         0x300..=0x36f | 0x200b..=0x200d | 0xfe00..=0xfe0f => 0,
         0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff => 2,
         0xfe30..=0xfe6f | 0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f300..=0x1faff | 0x20000..=0x3fffd => 2,
         _ => 1,
-    };
-    text.chars().map(cells).sum()
+    }
+}
+
+/// The text in at most so many cells; what was cut away is one of three dots.
+pub fn cut(text: &str, most: usize) -> String {
+    if width(text) <= most {
+        return text.to_owned();
+    }
+    if most == 0 {
+        return String::new();
+    }
+    let mut taken = 1;
+    let kept = text.chars().take_while(|c| {
+        taken += cells(*c);
+        taken <= most
+    });
+    kept.chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -98,6 +117,15 @@ mod tests {
         table.end().unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "   id  name    state\n    7  王小明  draft\n12345  a\\nb\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_by_cells() {
+        assert_eq!(
+            ["abcd", "abcde", "王小明", "e\u{301}clair"].map(|text| cut(text, 4)),
+            ["abcd", "abc…", "王…", "e\u{301}cl…"]
+        );
+        assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
     }
 
     #[test]

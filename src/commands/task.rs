@@ -11,6 +11,7 @@ use serde_json::json;
 use super::ask::Ask;
 use super::import::{Source, unfit};
 use super::output::{hint, plain, targets};
+use super::screen::Screen;
 use super::{no_such_task, status, trial};
 use crate::cli::{
     AddArgs, CancelArgs, CreateArgs, JsonArgs, PauseArgs, ResumeArgs, StatusArgs, TaskCommand, Until,
@@ -26,13 +27,15 @@ pub fn run(
     command: &TaskCommand,
     config: &Config,
     store: &mut dyn Desk,
+    screen: &Screen,
     out: &mut dyn Write,
 ) -> Result<Exit> {
     let (id, status, json) = match command {
         TaskCommand::Create(args) => return create(args, config, store, out),
         TaskCommand::Add(args) => return add(args, store, out),
         TaskCommand::List(JsonArgs { json }) => {
-            return status::run(&StatusArgs { id: None, exact: false, json: *json }, store, out);
+            let args = StatusArgs { json: *json, ..StatusArgs::default() };
+            return status::run(&args, config, store, screen, out);
         }
         TaskCommand::Start(args) => (args.id, START.turn(args.id, store, None, Expiry::Keep)?, args.json),
         TaskCommand::Pause(args) => (args.id, pause(args, store)?, args.json),

@@ -12,6 +12,7 @@ mod hands;
 mod pace;
 mod purge;
 mod suppression;
+mod survey;
 mod tasks;
 
 macro_rules! promises {
@@ -164,6 +165,9 @@ promises! {
         cancel_leaves_no_doubt_behind,
         targets_are_listed_in_the_order_of_id,
         an_error_of_each_ends_the_list,
+        a_snapshot_is_of_one_moment,
+        a_snapshot_tells_what_a_report_needs,
+        a_snapshot_is_of_one_task,
         peek_shows_what_is_left_and_claims_nothing,
         one_target_is_shown_whatever_its_status,
         counts_add_up,
@@ -188,6 +192,15 @@ promises! {
         a_purge_that_was_killed_is_gone_on_with,
         a_purge_waits_for_what_is_about_to_be_committed,
         a_purge_locks_nothing_of_another_task;
+    survey:
+        a_course_tells_since_when_something_is_due,
+        a_course_tells_who_was_started_resumed_or_paused_since,
+        a_course_tells_a_lease_that_was_lost_and_who_is_at_work,
+        a_course_tells_what_the_channel_lets_through,
+        a_rate_is_told_of_what_a_run_holds,
+        details_of_a_task_add_up,
+        details_tell_the_commonest_reasons,
+        details_tell_the_latest_of_the_audit;
     chaos:
         whatever_is_killed_nothing_is_sent_twice_or_lost;
 }

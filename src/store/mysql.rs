@@ -1,6 +1,7 @@
 //! The store on MySQL and MariaDB: what a run asks (`Relay`). Of it, begin and settle are in mysql/settle.rs, what is repaired first
-//! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator asks is in mysql/desk.rs, how ended tasks are removed in mysql/purge.rs, how the server is spoken to in mysql/connection.rs,
-//! what it says of itself in mysql/check.rs.
+//! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator
+//! asks is in mysql/desk.rs, what `status` shows in mysql/survey.rs, how ended tasks are removed in mysql/purge.rs, how the server is
+//! spoken to in mysql/connection.rs, what it says of itself in mysql/check.rs.
 //!
 //! A transaction travels as one text of several statements wherever that is possible: one round trip, and a
 //! process that is stopped in the middle holds no lock. Ids, tokens and numbers stand in the text; words of others are quoted by
@@ -15,8 +16,10 @@ mod pace;
 mod purge;
 mod recover;
 mod settle;
+mod snapshot;
 mod sql;
 mod suppression;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -662,7 +665,7 @@ fn estimate(connection: &mut Connection, target: &str, task: TaskId) -> Result<u
 
 fn explained_rows(connection: &mut Connection, explain: &str) -> Result<u64, Fault> {
     let row = last(connection.run(explain)?).rows.pop();
-    Ok(row.and_then(|row| row.named("rows")).and_then(|rows| rows.parse().ok()).unwrap_or(0))
+    Ok(row.and_then(|mut row| row.named("rows")).and_then(|rows| rows.parse().ok()).unwrap_or(0))
 }
 
 impl MySql {

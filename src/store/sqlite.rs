@@ -2,7 +2,8 @@
 //! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
 //! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, how ended tasks are removed in sqlite/purge.rs, begin and settle
 //! in sqlite/settle.rs, what a run repairs first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone
-//! in sqlite/suppression.rs, the connection in sqlite/writer.rs, what the file says of itself in sqlite/check.rs.
+//! in sqlite/suppression.rs, what `status` shows in sqlite/survey.rs, the connection in sqlite/writer.rs,
+//! what the file says of itself in sqlite/check.rs.
 
 mod check;
 mod desk;
@@ -11,6 +12,7 @@ mod purge;
 mod recover;
 mod settle;
 mod suppression;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod writer;

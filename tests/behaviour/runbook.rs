@@ -261,6 +261,7 @@ fn a_task_does_not_move(it: Sandbox) {
     database.execute("UPDATE batch_task SET status = 'paused', status_reason = 'x' WHERE id = 7");
     says("paused: ...");
     page.types("task resume 7").exits(0);
+    page.types("status 7 --watch").exits(2);
     says("pending");
     page.types("run -v").exits(0).says(&["served task=7"]);
     assert_eq!((database.count(7, "retry"), database.status(7).as_str()), (1, "pending"));

@@ -294,9 +294,10 @@ impl Cells {
     }
 
     /// The text of a column by its name, for what each server lays out in its own way.
-    pub fn named(mut self, name: &str) -> Option<String> {
+    pub fn named(&mut self, name: &str) -> Option<String> {
         let position = self.columns.iter().position(|column| column.name_str() == name)?;
-        self.values.by_ref().take(position).for_each(drop);
+        let ahead = position.checked_sub(self.columns.len() - self.values.len())?;
+        self.values.by_ref().take(ahead).for_each(drop);
         self.text()
     }
 

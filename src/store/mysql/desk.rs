@@ -4,14 +4,12 @@
 use super::connection::COMMIT;
 use super::suppression::suppressed;
 use super::*;
+use crate::course::Courses;
 use crate::trouble::Trouble;
 
 /// Rows of one INSERT, and its length in bytes, as far as the server takes it.
 const IMPORTED: usize = 2000;
 const IMPORTED_BYTES: usize = 1 << 20;
-
-/// Above so many targets an open task's counts are estimated unless asked to be exact.
-const COUNTED: u64 = 1_000_000;
 
 /// Targets read at once, of each status.
 const PAGE: usize = 1000;
@@ -306,6 +304,14 @@ impl Desk for MySql {
         Ok(tasks)
     }
 
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses> {
+        self.read_courses(only)
+    }
+
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details> {
+        self.read_details(task, exact)
+    }
+
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
         let Some(Task { channel, .. }) = self.task(task)? else { return Ok(Vec::new()) };
         let suppressed = suppressed(&self.tables, &channel);
@@ -373,7 +379,7 @@ impl Desk for MySql {
         loop {
             for stream in &mut streams {
                 if stream.page.is_empty() && !stream.ended {
-                    stream.page = self.page(task, stream)?.into();
+                    stream.page = self.page(task, stream.status, stream.after, PAGE)?.into();
                     stream.ended = stream.page.len() < PAGE;
                     stream.after = stream.page.back().map_or(stream.after, |row| row.id);
                 }
@@ -391,6 +397,14 @@ impl Desk for MySql {
                 each(row)?;
             }
         }
+    }
+
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>> {
+        self.take_snapshot(task, each)
     }
 
     fn resolve(
@@ -588,81 +602,22 @@ impl MySql {
         }
     }
 
-    fn page(&mut self, task: TaskId, stream: &Stream) -> Result<Vec<TargetRow>> {
+    /// The first `most` targets of one status behind an id, in the order of id.
+    pub(super) fn page(
+        &mut self,
+        task: TaskId,
+        status: &str,
+        after: TargetId,
+        most: usize,
+    ) -> Result<Vec<TargetRow>> {
         let text = format!(
             "SELECT {} FROM {} FORCE INDEX (k_task_status) \
-             WHERE task_id = {task} AND status = '{}' AND id > {} ORDER BY id LIMIT {PAGE}",
+             WHERE task_id = {task} AND status = '{status}' AND id > {after} ORDER BY id LIMIT {most}",
             row_columns(),
             self.tables.target,
-            stream.status,
-            stream.after,
         );
         let rows = self.read("read targets", &text)?;
         rows.into_iter().map(|mut row| read_row(&mut row, task)).collect()
-    }
-
-    /// The counts of tasks that have none frozen.
-    fn count(&mut self, tasks: &[TaskId], exact: bool) -> Result<HashMap<TaskId, Counts>> {
-        let tables = Rc::clone(&self.tables);
-        let target = &tables.target;
-        let mut counted: HashMap<TaskId, Counts> = HashMap::new();
-        let mut to_count = tasks.to_vec();
-        let table_is_large = !exact && !tasks.is_empty() && {
-            let text = format!(
-                "SELECT TABLE_ROWS FROM information_schema.TABLES \
-                 WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {}",
-                quote(&format!("{}task_target", tables.prefix))
-            );
-            let row = self.read("read statistics", &text)?.pop();
-            row.map_or(Ok(None), |mut row| row.maybe::<u64>())?.unwrap_or(0) > COUNTED / 2
-        };
-        if table_is_large {
-            let mut small = Vec::new();
-            for id in to_count {
-                let counts = self.connection.attempt("estimate targets", |connection, _| {
-                    if estimate(connection, target, id)? <= COUNTED {
-                        return Ok(None);
-                    }
-                    let mut counts = Counts { estimated: true, ..Counts::default() };
-                    for status in STATUSES {
-                        let text = format!(
-                            "{EXPLAIN} SELECT id FROM {target} FORCE INDEX (k_task_status) \
-                             WHERE task_id = {id} AND status = '{status}'"
-                        );
-                        let rows = explained_rows(connection, &text)?;
-                        // The optimizer never says none.
-                        counts.add(status, if rows > 1 { rows } else { 0 });
-                    }
-                    Ok(Some(counts))
-                })?;
-                match counts {
-                    Some(counts) => drop(counted.insert(id, counts)),
-                    None => small.push(id),
-                }
-            }
-            to_count = small;
-        }
-        for tasks in to_count.chunks(CHUNK) {
-            let which = format!("FORCE INDEX (k_task_status) WHERE task_id IN ({})", list(tasks));
-            let text =
-                format!("SELECT task_id, status, COUNT(*) FROM {target} {which} GROUP BY task_id, status");
-            for mut row in self.read("count targets", &text)? {
-                let (id, status, count) = (row.number()?, row.word(), row.number()?);
-                counted.entry(id).or_default().add(&status, count);
-            }
-        }
-        for tasks in tasks.chunks(CHUNK) {
-            let text = format!(
-                "SELECT task_id, COUNT(*) FROM {target} FORCE INDEX (k_task_status) \
-                 WHERE task_id IN ({}) AND status = 'sending' AND {CLAIM_ENDED} GROUP BY task_id",
-                list(tasks)
-            );
-            for mut row in self.read("count targets", &text)? {
-                let (id, overdue) = (row.number()?, row.number()?);
-                counted.entry(id).or_default().overdue = overdue;
-            }
-        }
-        Ok(counted)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an operator asks of the store on SQLite: the schema, tasks and targets, and a person's word on them.
 
 use super::*;
+use crate::course::Courses;
 use crate::store::migrations::{MIGRATIONS, VERSION, checksum, statements};
 
 /// Targets read in one go; between two goes other stores may write.
@@ -152,31 +153,44 @@ impl Desk for Sqlite {
         self.writer().read(|tx| read_one_task(tx, id))
     }
 
-    /// Counting a million rows of this file takes a moment: nothing is estimated here.
     fn tasks(&mut self, only: Option<TaskId>, exact: bool) -> Result<Vec<(Task, Counts)>> {
         self.writer().read(|tx| {
             let sql = format!("{} WHERE ?1 IS NULL OR id = ?1 ORDER BY id DESC", select_tasks(tx.p));
-            let tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
+            let mut tasks = tx.all(&sql, [only.map(u64::cast_signed)], |row| {
                 let frozen = |column: usize| {
                     row.get::<_, Option<i64>>(column).map(|count| count.map(i64::cast_unsigned))
                 };
-                Ok((read_task(row, tx.now)?, [frozen(16)?, frozen(17)?, frozen(18)?]))
+                let counts = match [frozen(16)?, frozen(17)?, frozen(18)?] {
+                    [Some(sent), Some(failed), Some(unknown)] => {
+                        Some(Counts { sent, failed, unknown, ..Counts::default() })
+                    }
+                    _ => None,
+                };
+                Ok((read_task(row, tx.now)?, counts))
             })?;
-            tasks
-                .into_iter()
-                .map(|(task, frozen)| {
-                    // One that was added to behind our back must not hide behind frozen counts.
-                    let thawed = exact || (only.is_some() && is_open(tx, task.id)?);
-                    let counts = match frozen {
-                        [Some(sent), Some(failed), Some(unknown)] if !thawed => {
-                            Counts { sent, failed, unknown, ..Counts::default() }
-                        }
-                        _ => count(tx, task.id)?,
-                    };
-                    Ok((task, counts))
-                })
-                .collect()
+            for (task, frozen) in &mut tasks {
+                // One that was added to behind our back must not hide behind frozen counts.
+                if exact || (only.is_some() && is_open(tx, task.id)?) {
+                    *frozen = None;
+                }
+            }
+            let open: Vec<TaskId> =
+                tasks.iter().filter(|(_, counts)| counts.is_none()).map(|(task, _)| task.id).collect();
+            let mut counted = survey::count(tx, &open, exact)?;
+            let counts = |(task, frozen): (Task, Option<Counts>)| {
+                let counts = frozen.or_else(|| counted.remove(&task.id)).unwrap_or_default();
+                (task, counts)
+            };
+            Ok(tasks.into_iter().map(counts).collect())
         })
+    }
+
+    fn courses(&mut self, only: Option<TaskId>) -> Result<Courses> {
+        self.writer().read(|tx| survey::courses(tx, only)).context("read how tasks move")
+    }
+
+    fn details(&mut self, task: TaskId, exact: bool) -> Result<Details> {
+        self.writer().read(|tx| survey::details(tx, task, exact)).context("read the details of a task")
     }
 
     fn peek(&mut self, task: TaskId, most: usize) -> Result<Vec<Target>> {
@@ -241,14 +255,7 @@ impl Desk for Sqlite {
         }
         let mut last = 0;
         loop {
-            let page = self.writer().read(|tx| {
-                let sql = format!(
-                    "{} WHERE id IN ({}) ORDER BY id",
-                    select_rows(tx.p),
-                    in_order_of_id(tx, &wanted)
-                );
-                tx.all(&sql, params![task.cast_signed(), last, PAGE], |row| read_row(row, tx.now))
-            })?;
+            let page = self.writer().read(|tx| page(tx, task, &wanted, last, PAGE))?;
             let Some(row) = page.last() else {
                 return Ok(());
             };
@@ -257,6 +264,14 @@ impl Desk for Sqlite {
                 each(row)?;
             }
         }
+    }
+
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>> {
+        self.writer().read(|tx| snapshot(tx, task, each))
     }
 
     fn resolve(
@@ -515,25 +530,54 @@ fn open_again(tx: &Tx<'_>, task: TaskId) -> Result<()> {
     Ok(())
 }
 
-fn count(tx: &Tx<'_>, task: TaskId) -> Result<Counts> {
-    let sql =
-        format!("SELECT status, count(*) FROM {p}task_target WHERE task_id = ?1 GROUP BY status", p = tx.p);
-    let mut counts = Counts::default();
-    for (word, number) in tx.all(&sql, [task.cast_signed()], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
-    })? {
-        counts.add(&word, number);
+/// The order is the index's own, so that nothing is sorted.
+fn snapshot(
+    tx: &Tx<'_>,
+    task: TaskId,
+    each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+) -> Result<Option<Snapshot>> {
+    let sql = format!("{} WHERE id = ?1", select_tasks(tx.p));
+    let found = tx.one(&sql, [task.cast_signed()], |row| {
+        let frozen = |column: usize| row.get::<_, Option<i64>>(column).map(|n| n.map(i64::cast_unsigned));
+        Ok((read_task(row, tx.now)?, [frozen(16)?, frozen(17)?, frozen(18)?]))
+    })?;
+    let Some((found, frozen)) = found else { return Ok(None) };
+    let frozen = match frozen {
+        [Some(sent), Some(failed), Some(unknown)] => Some(Frozen { sent, failed, unknown }),
+        _ => None,
+    };
+    let sql = format!("SELECT count(*) FROM {p}task_target WHERE task_id = ?1", p = tx.p);
+    let targets = tx.one(&sql, [task.cast_signed()], |row| row.get::<_, i64>(0))?.unwrap_or(0);
+    let sql = format!(
+        "SELECT id, status, attempts, send_at, settled_at, claim_until, \
+         CASE WHEN status IN ('failed', 'unknown', 'retry') THEN last_error END, \
+         CASE WHEN status = 'unknown' THEN recipient END \
+         FROM {p}task_target WHERE task_id = ?1 ORDER BY status, id",
+        p = tx.p
+    );
+    let mut statement = tx.sql.prepare_cached(&sql)?;
+    let mut rows = statement.query([task.cast_signed()])?;
+    while let Some(row) = rows.next()? {
+        each(read_facts(row, tx.now)?)?;
     }
-    if counts.sending > 0 {
-        let sql = format!(
-            "SELECT count(*) FROM {p}task_target WHERE task_id = ?1 AND status = 'sending' \
-             AND (claim_until IS NULL OR claim_until < ?2)",
-            p = tx.p
-        );
-        let overdue = tx.one(&sql, [task.cast_signed(), tx.now], |row| row.get::<_, i64>(0))?;
-        counts.overdue = overdue.unwrap_or(0).cast_unsigned();
-    }
-    Ok(counts)
+    let at = time(Some(tx.now)).context("the clock of this host is outside all time")?;
+    Ok(Some(Snapshot { at, task: found, frozen, targets: targets.cast_unsigned() }))
+}
+
+fn read_facts(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetFacts> {
+    let at = |column: usize| row.get::<_, Option<i64>>(column).map(time);
+    let status = TargetStatus::from_word(row.get_ref(1)?.as_str().unwrap_or_default());
+    let ended = row.get::<_, Option<i64>>(5)?.is_none_or(|until| until < now);
+    Ok(TargetFacts {
+        id: row.get::<_, i64>(0)?.cast_unsigned(),
+        status,
+        attempts: small(row, 2, u16::MAX)?,
+        send_at: at(3)?,
+        settled_at: at(4)?,
+        overdue: status == Some(TargetStatus::Sending) && ended,
+        last_error: text(row, 6)?,
+        recipient: text(row, 7)?,
+    })
 }
 
 /// The first ?3 ids after ?2 of task ?1 in these statuses, in order. One statement a status: each reads its stretch of
@@ -557,6 +601,18 @@ fn select_rows(p: &str) -> String {
         "SELECT id, task_id, recipient, params, status, attempts, round, retry_at, send_at, settled_at, receipt, \
          last_error, claim_until FROM {p}task_target"
     )
+}
+
+/// The first `most` targets behind an id in these statuses, in the order of id.
+pub(super) fn page(
+    tx: &Tx<'_>,
+    task: TaskId,
+    statuses: &[&str],
+    after: i64,
+    most: i64,
+) -> Result<Vec<TargetRow>> {
+    let sql = format!("{} WHERE id IN ({}) ORDER BY id", select_rows(tx.p), in_order_of_id(tx, statuses));
+    tx.all(&sql, params![task.cast_signed(), after, most], |row| read_row(row, tx.now))
 }
 
 fn read_row(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetRow> {

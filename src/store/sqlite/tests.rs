@@ -131,3 +131,33 @@ fn a_row_that_the_database_refuses_does_not_keep_the_others_from_being_written()
     let (_, counts) = store.tasks(Some(1), true).unwrap().pop().unwrap();
     assert_eq!((counts.sent, counts.sending), (2, 1));
 }
+
+#[test]
+fn of_a_large_file_a_million_targets_are_counted_and_the_others_estimated() {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let path = folder.path().join("tasks.db");
+    let mut store = open(&path).unwrap();
+    store.migrate(Duration::ZERO).unwrap();
+    let raw = Connection::open(&path).unwrap();
+    raw.pragma_update(None, "synchronous", "OFF").unwrap();
+    // The first two come in turns, each with one of 900 failed among those that are sent; the third is small.
+    raw.execute_batch(
+        "INSERT INTO batch_task (id, name, channel, status) VALUES (1, 'a', 'c', 'pending'), (2, 'b', 'c', 'pending'), (3, 'c', 'c', 'pending');
+         INSERT INTO batch_task_target (id, task_id, recipient, status)
+         WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 1199999)
+         SELECT n + 1, 1 + n % 2, n, CASE WHEN n >= 800000 THEN 'pending' WHEN n / 2 % 900 = 7 THEN 'failed' ELSE 'sent' END FROM n;
+         INSERT INTO batch_task_target (task_id, recipient) VALUES (3, 'ann'), (3, 'bob');",
+    )
+    .unwrap();
+    let exact = store.tasks(None, true).unwrap();
+    let seen = store.tasks(None, false).unwrap();
+    assert_eq!((seen[0].1, exact[0].1.total()), (exact[0].1, 2), "the small one is counted");
+    for ((task, seen), (_, exact)) in seen.iter().zip(&exact).skip(1) {
+        assert!(seen.estimated && !exact.estimated, "task {}", task.id);
+        assert_eq!((seen.failed, seen.unknown, seen.retry), (exact.failed, 0, 0), "so few are counted");
+        for (seen, exact) in [(seen.sent, exact.sent), (seen.pending, exact.pending)] {
+            assert!(seen.abs_diff(exact) < exact / 5, "{seen} for {exact}");
+        }
+    }
+    assert!(store.tasks(Some(1), false).unwrap()[0].1.estimated, "of one alone, too");
+}

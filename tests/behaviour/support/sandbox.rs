@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::database::{Database, Engine};
 use super::process::{Finished, Process, bare, wait_until};
+use super::terminal::Terminal;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_batch-send");
 
@@ -149,6 +150,11 @@ impl Call<'_> {
             self.command.stdin(Stdio::from(file));
         }
         Process::start(self.command, path, self.shown)
+    }
+
+    /// In front of a terminal.
+    pub fn on_terminal(self, columns: u16, rows: u16) -> Terminal {
+        Terminal::start(self.command, columns, rows)
     }
 
     #[track_caller]
