@@ -143,16 +143,6 @@ pub fn log_format(global: &Global) -> Result<LogFormat> {
     log_format_of(global, &environment)
 }
 
-/// Whether a terminal may be shown colours (https://no-color.org).
-pub fn may_colour() -> bool {
-    may_colour_in(&environment)
-}
-
-fn may_colour_in(env: Environment) -> bool {
-    let given = |name: &str| env(name).filter(|value| !value.is_empty());
-    given("NO_COLOR").is_none() && given("TERM").is_some_and(|term| term != "dumb")
-}
-
 fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {
     if let Some(format) = global.log_format {
         return Ok(format);
@@ -164,7 +154,11 @@ fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {
 
 /// Whether a terminal may be written to in colours: not with `NO_COLOR`, and not where it cannot show them.
 pub fn colours() -> bool {
-    let set = |name: &str| environment(name).filter(|value| !value.is_empty());
+    colours_in(&environment)
+}
+
+fn colours_in(env: Environment) -> bool {
+    let set = |name: &str| env(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|kind| kind != "dumb")
 }
 

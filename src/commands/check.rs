@@ -126,7 +126,7 @@ pub fn run(args: &CheckArgs, global: &Global, out: &mut dyn Write) -> Result<Exi
     if args.json {
         json(&findings, out)?;
     } else {
-        lines(&findings, io::stdout().is_terminal() && config::may_colour(), out)?;
+        lines(&findings, io::stdout().is_terminal() && config::colours(), out)?;
     }
     Ok(if worst(&findings) == State::Error { Exit::Usage } else { Exit::Done })
 }
