@@ -101,5 +101,6 @@ impl Arguments {
 }
 
 fn names(between: &str) -> String {
-    SECTIONS.map(|(name, _)| name).join(between)
+    let names: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
+    names.join(between)
 }

@@ -666,11 +666,11 @@ fn migrate_tells_what_it_did_and_check_only_looks() {
 fn what_migrate_prints_makes_the_same_tables() {
     let mut stage = Stage::new();
     stage.config = config(&stage.folder, "other.db", "");
+    stage.database = Database::open(&stage.config.database_url, "batch_", ClaimForm::Auto).unwrap();
     let script = stage.says("migrate --print");
     let file = stage.folder.path().join("other.db");
     let by_hand = rusqlite::Connection::open(&file).unwrap();
     by_hand.execute_batch(&script).unwrap();
-    stage.database = Database::open(&stage.config.database_url, "batch_", ClaimForm::Auto).unwrap();
     let schema = stage.database.store().unwrap().schema().unwrap();
     assert!(schema.version == VERSION && schema.installation.is_some(), "{schema:?}");
     assert_eq!(stage.says("migrate"), format!("the tables are at version {VERSION}\n"));
