@@ -79,6 +79,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List the targets of a task
     Targets(TargetsArgs),
+    /// What became of a task, as one page: progress, pace, reasons, latency, and whom it left unknown
+    Report(ReportArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
     /// One more attempt, with a new key, for failed targets of a task
@@ -319,6 +321,15 @@ pub struct TargetsArgs {
 
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    pub id: TaskId,
+
+    /// Write a page of HTML, complete in itself, to this file; - is stdout. It names the recipients of unknown targets
+    #[arg(long, value_name = "FILE|-", required = true)]
+    pub html: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

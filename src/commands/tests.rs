@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::screen::Screen;
-use super::{migrate, purge, resolve, retry, status, suppress, targets, task};
+use super::{migrate, purge, report, resolve, retry, status, suppress, targets, task};
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -48,6 +48,7 @@ impl Stage {
             Command::Task(command) => task::run(&command, &self.config, store, &Screen::default(), &mut out),
             Command::Status(args) => status::run(&args, &self.config, store, &Screen::default(), &mut out),
             Command::Targets(args) => targets::run(&args, store, &mut out),
+            Command::Report(args) => report::run(&args, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
             Command::Purge(args) => purge::run(&args, store, &mut out),

@@ -14,6 +14,7 @@ mod pace;
 mod purge;
 mod recover;
 mod settle;
+mod snapshot;
 mod sql;
 mod suppression;
 mod survey;

@@ -29,6 +29,7 @@ mod pace;
 mod plans;
 mod purge;
 mod quiet;
+mod report;
 mod retrying;
 mod runbook;
 mod secrets;
