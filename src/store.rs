@@ -16,6 +16,7 @@
 //! or a person. Every statement that moves a target names its id, its token and the status it must be in, and looks
 //! at the number of rows changed. Leases save wasted work; nothing here relies on them.
 
+pub mod facts;
 mod late;
 pub mod migrations;
 mod mysql;
@@ -32,6 +33,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use self::facts::Facts;
 use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
@@ -762,6 +764,17 @@ impl Database {
         Ok(match self {
             Self::MySql(settings) => Box::new(mysql::MySql::connect(settings)?),
             Self::Sqlite(writer) => Box::new(sqlite::Sqlite::new(Arc::clone(writer))?),
+        })
+    }
+
+    /// What the database says of itself, for `check`. Writes nothing. Errors: as of [`Self::store`].
+    pub fn examine(&self) -> Result<Facts> {
+        Ok(match self {
+            Self::MySql(settings) => Facts::Server(Box::new(mysql::examine(settings)?)),
+            Self::Sqlite(writer) => {
+                let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                Facts::File(Box::new(writer.examine()?))
+            }
         })
     }
 
