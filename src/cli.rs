@@ -91,7 +91,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
-    /// One more attempt, with a new key, for failed targets of a task: all, or those that are chosen
+    /// One more attempt, with a new key, for failed targets of a task
     Retry(RetryArgs),
     /// The list of those who get nothing
     #[command(subcommand)]

@@ -78,7 +78,12 @@ fn the_log_of_a_provider_settles_what_was_unknown(it: Sandbox) {
     let done = resolve("--as retry --recipient reset-1 ann nobody").done().exits(1);
     assert_eq!(done.json()["changed"], 1);
     done.says(&["left as they are: ann (sent), nobody (none of task"]);
-    // By a list of one column.
+    // By a list of one column. At a terminal its number is asked about.
+    let list = it.write("list.csv", "recipient\nreset-2\nann\nreset-3   \n");
+    let asked = it.call(&format!("resolve {task} --as retry --file {}", list.display())).on_terminal(100, 24);
+    asked.answer(&format!("2 targets of task {task} (a task): to be sent again? [y/N]"), "n");
+    assert_eq!(asked.wait().0, Some(1));
+    assert_eq!(it.database.count(task, "unknown"), 2);
     let list = it.write("list.csv", "recipient\nreset-2\nreset-3   \n");
     let done = resolve(&format!("--as retry --file {}", list.display())).done().exits(0).json();
     assert_eq!(done["changed"], 2);
@@ -226,6 +231,12 @@ fn a_finished_task_that_is_added_to_says_so(it: Sandbox) {
     // A hint is for a terminal.
     assert!(add("", "recipient\ncy\n").stderr.is_empty());
     it.run();
+    let list = it.write("list.csv", "recipient\ndan\n");
+    let again = it.call(&format!("task add {task} {}", list.display()));
+    let (code, drawn) = again.on_terminal(100, 24).wait();
+    let hint = format!("task {task} was finished and is pending again");
+    assert!(code == Some(0) && drawn.contains(&hint), "{code:?} {drawn}");
+    it.run();
     check(&it, task, &endpoint);
-    assert_eq!(it.database.count(task, "sent"), 3);
+    assert_eq!(it.database.count(task, "sent"), 4);
 }

@@ -11,6 +11,7 @@ on_each_database! {
     a_run_goes_on_sending_beside_a_purge,
     a_task_that_is_half_purged_is_opened_by_nobody,
     what_an_application_adds_meanwhile_stays,
+    a_person_at_a_terminal_is_asked_and_sees_how_far_it_is,
 }
 
 const PURGE: &str = "purge --finished-before 90d --yes";
@@ -189,6 +190,24 @@ fn what_an_application_adds_meanwhile_stays(it: Sandbox) {
     assert_eq!(endpoint.requests(), 0, "p0 has it already");
     it.call(PURGE).done().exits(3).says(&["somebody added targets"]);
     assert_eq!(targets(&it, task), 2);
+}
+
+fn a_person_at_a_terminal_is_asked_and_sees_how_far_it_is(it: Sandbox) {
+    it.configure("", &Endpoint::accepting().channel("web", ""));
+    let task = large(&it, 100_000);
+    let question = format!("Remove task {task} (a task) with 100000 targets for good? [y/N] ");
+    let purge = || it.call("purge --finished-before 90d").env("TERM", "xterm").on_terminal(100, 24);
+    let asked = purge();
+    asked.answer(&question, "n");
+    let (code, drawn) = asked.wait();
+    assert!(code == Some(1) && drawn.contains("nothing was changed"), "{code:?} {drawn}");
+    assert_eq!((targets(&it, task), it.database.status(task).as_str()), (100_000, "finished"));
+    let asked = purge();
+    asked.answer(&question, "y");
+    let (code, drawn) = asked.wait();
+    let told = drawn.contains("targets, ") && drawn.contains("/s ETA") && drawn.contains("1 task removed");
+    assert!(code == Some(0) && told, "{code:?} {drawn}");
+    assert_eq!(tasks(&it), Vec::<u64>::new());
 }
 
 mod own_server {

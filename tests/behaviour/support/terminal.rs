@@ -1,7 +1,7 @@
 //! A terminal in front of the binary: what it draws is kept as it came, and the terminal may change its size.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -50,6 +50,13 @@ impl Terminal {
 
     pub fn resize(&self, columns: u16, rows: u16) {
         resize(&self.master, columns, rows);
+    }
+
+    /// A line typed by a person, once this was drawn.
+    #[track_caller]
+    pub fn answer(&self, question: &str, line: &str) {
+        wait_until(question, 20, || self.drawn().contains(question));
+        writeln!(&self.master, "{line}").unwrap();
     }
 
     /// What ctrl-C does.
