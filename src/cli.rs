@@ -79,6 +79,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List the targets of a task
     Targets(TargetsArgs),
+    /// What became of a task, as one page: progress, pace, reasons, latency, and whom it left unknown
+    Report(ReportArgs),
     /// Settle unknown targets, by a person's word
     Resolve(ResolveArgs),
     /// One more attempt, with a new key, for failed targets of a task: all, or those that are chosen
@@ -90,6 +92,10 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Bring the tables to this version
     Migrate(MigrateArgs),
+    /// Look at everything that runs rely on: configuration, host, database, channels
+    ///
+    /// One line a finding: ok, warning or error, with the way out. It sends nothing and writes nothing. Exit 2 when there is an error.
+    Check(CheckArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),
     /// Print what a shell needs to complete these commands
@@ -321,6 +327,15 @@ pub struct TargetsArgs {
     pub format: Format,
 }
 
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    pub id: TaskId,
+
+    /// Write a page of HTML, complete in itself, to this file; - is stdout. It names the recipients of unknown targets
+    #[arg(long, value_name = "FILE|-", required = true)]
+    pub html: PathBuf,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     Table,
@@ -515,6 +530,21 @@ pub struct MigrateArgs {
 
     /// Print JSON
     #[arg(long, conflicts_with = "print")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Of the channels, this one alone
+    #[arg(long, value_name = "CH", conflicts_with = "no_channels")]
+    pub channel: Option<String>,
+
+    /// Connect to no channel
+    #[arg(long)]
+    pub no_channels: bool,
+
+    /// Print JSON
+    #[arg(long)]
     pub json: bool,
 }
 

@@ -2,6 +2,7 @@
 //! in commands/, one file each.
 
 mod ask;
+mod check;
 mod choose;
 mod completions;
 mod demo;
@@ -10,6 +11,7 @@ mod man;
 mod migrate;
 mod output;
 mod purge;
+mod report;
 mod resolve;
 mod retry;
 mod run;
@@ -38,6 +40,9 @@ use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
     match &cli.command {
+        Some(Command::Check(args)) => {
+            return output::to_stdout(|out| check::run(args, &cli.global, out));
+        }
         Some(Command::Demo(args)) => return demo::run(args, &cli.global),
         Some(Command::Completions(args)) => return output::to_stdout(|out| completions::run(args, out)),
         Some(Command::Man(args)) => return man::run(args),
@@ -64,11 +69,18 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         }
         Some(Command::Status(args)) => status::run(args, &config, &mut *opened()?, &Screen::of_stdout(), out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
+        Some(Command::Report(args)) => report::run(args, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_)) => {
+        Some(
+            Command::Migrate(_)
+            | Command::Check(_)
+            | Command::Demo(_)
+            | Command::Completions(_)
+            | Command::Man(_),
+        ) => {
             unreachable!("handled above")
         }
     })

@@ -16,6 +16,7 @@
 //! or a person. Every statement that moves a target names its id, its token and the status it must be in, and looks
 //! at the number of rows changed. Leases save wasted work; nothing here relies on them.
 
+pub mod facts;
 mod late;
 pub mod migrations;
 mod mysql;
@@ -32,11 +33,12 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use self::facts::Facts;
 use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
 use crate::suppression::{SUPPRESSED, Suppression};
-use crate::target::{NewTarget, Target, TargetId, TargetRow};
+use crate::target::{NewTarget, Target, TargetFacts, TargetId, TargetRow};
 use crate::task::{Counts, NewTask, Task, TaskId, TaskStatus, When, show_time};
 
 /// Longest texts, in characters, that the columns take. Texts are cut to them before they are written.
@@ -460,6 +462,24 @@ pub const DETAILED: usize = 5;
 /// Rows that `details` looks at, unless it is to be exact.
 pub const ATTEMPTS_MOST: u64 = 200_000;
 pub const REASONS_MOST: u64 = 10_000;
+/// A task at one moment: what its targets of that moment are compared with.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// By the database's clock.
+    pub at: DateTime<Utc>,
+    pub task: Task,
+    pub frozen: Option<Frozen>,
+    /// How many targets it has, by a count of their own.
+    pub targets: u64,
+}
+
+/// The counts that close wrote down for a finished task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    pub sent: u64,
+    pub failed: u64,
+    pub unknown: u64,
+}
 
 /// What `turn` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -606,6 +626,15 @@ pub trait Desk {
         each: &mut dyn FnMut(TargetRow) -> Result<()>,
     ) -> Result<()>;
 
+    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile. Those of
+    /// one status come in the order of id; in flat memory. None: there is no such task. An error of `each` ends it and is returned; `each` must
+    /// not ask the store. Lost after the first target, the database is not asked again ([`crate::trouble::Kind::TryLater`]).
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>>;
+
     /// Settles unknown targets (all, or these) by a person's word: `Sent`, `Failed` or `Pending`. Recovers first. How many were
     /// unknown and are settled now. Errors: no such task; pending in a cancelled one.
     fn resolve(
@@ -735,6 +764,17 @@ impl Database {
         Ok(match self {
             Self::MySql(settings) => Box::new(mysql::MySql::connect(settings)?),
             Self::Sqlite(writer) => Box::new(sqlite::Sqlite::new(Arc::clone(writer))?),
+        })
+    }
+
+    /// What the database says of itself, for `check`. Writes nothing. Errors: as of [`Self::store`].
+    pub fn examine(&self) -> Result<Facts> {
+        Ok(match self {
+            Self::MySql(settings) => Facts::Server(Box::new(mysql::examine(settings)?)),
+            Self::Sqlite(writer) => {
+                let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                Facts::File(Box::new(writer.examine()?))
+            }
         })
     }
 

@@ -94,3 +94,20 @@ pub struct TargetRow {
     /// Status `sending`, and its claim has ended: the next run makes it unknown.
     pub overdue: bool,
 }
+
+/// What a report needs of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetFacts {
+    pub id: TargetId,
+    /// `None`: no word that a version wrote.
+    pub status: Option<TargetStatus>,
+    /// Of an unknown one; the others stay unnamed.
+    pub recipient: Option<String>,
+    pub attempts: u16,
+    pub send_at: Option<DateTime<Utc>>,
+    pub settled_at: Option<DateTime<Utc>>,
+    /// Of one that failed, is unknown or waits to be tried again.
+    pub last_error: Option<String>,
+    /// Status `sending`, and its claim has ended: the next run makes it unknown.
+    pub overdue: bool,
+}

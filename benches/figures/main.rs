@@ -1,7 +1,7 @@
 //! Prints the product's figures beside what they are compared with. It judges nothing and is no test: a figure says something
 //! about the machine it was taken on, at a quiet time.
 //!
-//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [status] [--rows N]
+//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [status] [report] [--rows N]
 //!
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
 //! the end. Without a section, all are taken; `smtp` needs postfix's test programs. `--rows` is how many targets a section
@@ -19,6 +19,7 @@ mod idle;
 mod import;
 mod limit;
 mod memory;
+mod page;
 mod purge;
 mod rate;
 mod report;
@@ -44,6 +45,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("claim", claim::measure),
     ("rate", rate::measure),
     ("status", status::measure),
+    ("report", page::measure),
 ];
 
 struct Arguments {
@@ -101,5 +103,5 @@ impl Arguments {
 }
 
 fn names(between: &str) -> String {
-    SECTIONS.map(|(name, _)| name).join(between)
+    SECTIONS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(between)
 }

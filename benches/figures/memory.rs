@@ -44,12 +44,12 @@ pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-fn mebibytes(kibibytes: u64) -> String {
+pub fn mebibytes(kibibytes: u64) -> String {
     format!("{:>10.1} MiB", kibibytes as f64 / 1024.0)
 }
 
 /// The most resident memory of a process, in KiB. Not what `wait4` tells: that begins with what this process had when it forked.
-fn peak(site: &Site, command: Command) -> Result<u64> {
+pub fn peak(site: &Site, command: Command) -> Result<u64> {
     let mut peak = 0;
     site.watch(command, |child| {
         while let Some(now) = high_water(child)? {

@@ -201,7 +201,7 @@ fn one_task(
 }
 
 /// Of one database and prefix: two installations on a host do not stop each other.
-fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
+pub(super) fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
     let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, database.identity().as_bytes()).simple().to_string();
     dir.join(format!("batch-send-{}.lock", &hash[..16]))
 }

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::stage::*;
+use crate::target::TargetStatus;
 use crate::trouble::{Kind, Trouble};
 
 fn usage<T: std::fmt::Debug>(done: Result<T>) {
@@ -381,6 +382,121 @@ pub(super) fn an_error_of_each_ends_the_list(stage: &Stage) {
         .unwrap_err();
     assert_eq!((seen, error.root_cause().to_string().as_str()), (3, "the pipe is closed"));
     assert_eq!(listed(&mut *store, task, &[]).len(), 10, "the store goes on");
+}
+
+pub(super) fn a_snapshot_is_of_one_moment(stage: &Stage) {
+    // More than is read at once.
+    let (task, all) = stage.task(5_000);
+    let mut store = stage.store();
+    let mut seen = Vec::new();
+    let snapshot = store
+        .snapshot(task, &mut |target| {
+            if seen.is_empty() {
+                stage.sql("UPDATE {p}task_target SET status = 'unknown'");
+                stage.sql("UPDATE {p}task SET status = 'paused'");
+                stage.sql(&format!(
+                    "INSERT INTO {{p}}task_target (task_id, recipient) VALUES ({task}, 'late')"
+                ));
+            }
+            assert_eq!(target.status, Some(TargetStatus::Pending));
+            seen.push(target.id);
+            Ok(())
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!(seen, all);
+    assert_eq!((snapshot.targets, snapshot.task.status), (5_000, TaskStatus::Pending));
+    let mut after = 0;
+    let mut count = |_| {
+        after += 1;
+        Ok(())
+    };
+    let snapshot = store.snapshot(task, &mut count).unwrap().unwrap();
+    assert_eq!((after, snapshot.targets, snapshot.task.status), (5_001, 5_001, TaskStatus::Paused));
+    // The session is what it was: a claim sees what others committed since.
+    stage.sql("UPDATE {p}task SET status = 'pending'");
+    let lease = ours(&mut *store, task, &terms());
+    assert_eq!(store.claim(&lease, 9).unwrap().len(), 1);
+}
+
+pub(super) fn a_snapshot_tells_what_a_report_needs(stage: &Stage) {
+    let (task, all) = stage.task(7);
+    let mut store = stage.store();
+    let words = ["pending", "processing", "sending", "sent", "failed", "retry", "unknown"];
+    for (id, status) in all.iter().zip(words) {
+        let retry = if status == "retry" { stage.ago(0) } else { "NULL".into() };
+        stage.sql(&format!(
+            "UPDATE {{p}}task_target SET status = '{status}', attempts = 3, send_at = {}, settled_at = {}, claim_until = {}, \
+             retry_at = {retry}, last_error = 'because' WHERE id = {id}",
+            stage.ago(9),
+            stage.ago(4),
+            stage.ago(1)
+        ));
+    }
+    let mut seen = Vec::new();
+    let mut keep = |target| {
+        seen.push(target);
+        Ok(())
+    };
+    let snapshot = store.snapshot(task, &mut keep).unwrap().unwrap();
+    assert_eq!((snapshot.task.id, snapshot.frozen, snapshot.targets), (task, None, 7));
+    assert!((snapshot.at.timestamp_millis() - stage.now()).abs() < 10_000);
+    seen.sort_by_key(|target| target.id);
+    for (target, (id, word)) in seen.iter().zip(all.iter().zip(words)) {
+        assert_eq!((target.id, target.status), (*id, TargetStatus::from_word(word)));
+        assert_eq!(target.attempts, 3);
+        let took = target.settled_at.unwrap() - target.send_at.unwrap();
+        assert!((4_000..7_000).contains(&took.num_milliseconds()), "{took}");
+        let told = ["failed", "unknown", "retry"].contains(&word);
+        assert_eq!(target.last_error.as_deref(), told.then_some("because"), "{word}");
+        assert_eq!(target.recipient.as_deref(), (word == "unknown").then_some("r7"), "{word}");
+        assert_eq!(target.overdue, word == "sending");
+    }
+    stage.sql("UPDATE {p}task SET sent_count = 1, failed_count = 2, unknown_count = 3");
+    stage.sql("UPDATE {p}task_target SET send_at = NULL, settled_at = NULL");
+    let mut timed = 0;
+    let snapshot = store
+        .snapshot(task, &mut |target| {
+            timed += i32::from(target.send_at.is_some() || target.settled_at.is_some());
+            Ok(())
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!((snapshot.frozen, timed), (Some(Frozen { sent: 1, failed: 2, unknown: 3 }), 0));
+    assert!(store.snapshot(task + 1, &mut |_| panic!("it has none")).unwrap().is_none());
+    let error = store.snapshot(task, &mut |_| anyhow::bail!("enough")).unwrap_err();
+    assert_eq!(error.root_cause().to_string(), "enough");
+    assert_eq!(listed(&mut *store, task, &[]).len(), 7, "the store goes on");
+}
+
+pub(super) fn a_snapshot_is_of_one_task(stage: &Stage) {
+    // Among many of another, and close together.
+    let ((wide, mut all), (near, _)) = (stage.draft(1), stage.draft(40));
+    let mut store = stage.store();
+    for (task, name) in [(wide, "x"), (near, "x"), (wide, "y"), (near, "y"), (wide, "z")] {
+        store.add(task, &[recipient(name)]).unwrap();
+    }
+    all.extend(
+        stage
+            .rows(&format!(
+                "SELECT id FROM {{p}}task_target WHERE task_id = {wide} AND id > {} ORDER BY id",
+                all[0]
+            ))
+            .into_iter()
+            .map(|row| row[0].parse::<TargetId>().unwrap()),
+    );
+    stage.sql(&format!("UPDATE {{p}}task_target SET status = 'unknown' WHERE id = {}", all[1]));
+    for (task, number) in [(wide, 4), (near, 42)] {
+        let mut seen = Vec::new();
+        let mut keep = |target: TargetFacts| {
+            seen.push(target.id);
+            Ok(())
+        };
+        let snapshot = store.snapshot(task, &mut keep).unwrap().unwrap();
+        seen.sort_unstable();
+        assert_eq!((snapshot.targets, seen.len()), (number, number as usize));
+        assert_eq!(task == wide, seen == all);
+    }
 }
 
 pub(super) fn peek_shows_what_is_left_and_claims_nothing(stage: &Stage) {

@@ -399,6 +399,14 @@ impl Desk for MySql {
         }
     }
 
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>> {
+        self.take_snapshot(task, each)
+    }
+
     fn resolve(
         &mut self,
         task: TaskId,

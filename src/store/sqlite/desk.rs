@@ -266,6 +266,14 @@ impl Desk for Sqlite {
         }
     }
 
+    fn snapshot(
+        &mut self,
+        task: TaskId,
+        each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+    ) -> Result<Option<Snapshot>> {
+        self.writer().read(|tx| snapshot(tx, task, each))
+    }
+
     fn resolve(
         &mut self,
         task: TaskId,
@@ -520,6 +528,56 @@ fn open_again(tx: &Tx<'_>, task: TaskId) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The order is the index's own, so that nothing is sorted.
+fn snapshot(
+    tx: &Tx<'_>,
+    task: TaskId,
+    each: &mut dyn FnMut(TargetFacts) -> Result<()>,
+) -> Result<Option<Snapshot>> {
+    let sql = format!("{} WHERE id = ?1", select_tasks(tx.p));
+    let found = tx.one(&sql, [task.cast_signed()], |row| {
+        let frozen = |column: usize| row.get::<_, Option<i64>>(column).map(|n| n.map(i64::cast_unsigned));
+        Ok((read_task(row, tx.now)?, [frozen(16)?, frozen(17)?, frozen(18)?]))
+    })?;
+    let Some((found, frozen)) = found else { return Ok(None) };
+    let frozen = match frozen {
+        [Some(sent), Some(failed), Some(unknown)] => Some(Frozen { sent, failed, unknown }),
+        _ => None,
+    };
+    let sql = format!("SELECT count(*) FROM {p}task_target WHERE task_id = ?1", p = tx.p);
+    let targets = tx.one(&sql, [task.cast_signed()], |row| row.get::<_, i64>(0))?.unwrap_or(0);
+    let sql = format!(
+        "SELECT id, status, attempts, send_at, settled_at, claim_until, \
+         CASE WHEN status IN ('failed', 'unknown', 'retry') THEN last_error END, \
+         CASE WHEN status = 'unknown' THEN recipient END \
+         FROM {p}task_target WHERE task_id = ?1 ORDER BY status, id",
+        p = tx.p
+    );
+    let mut statement = tx.sql.prepare_cached(&sql)?;
+    let mut rows = statement.query([task.cast_signed()])?;
+    while let Some(row) = rows.next()? {
+        each(read_facts(row, tx.now)?)?;
+    }
+    let at = time(Some(tx.now)).context("the clock of this host is outside all time")?;
+    Ok(Some(Snapshot { at, task: found, frozen, targets: targets.cast_unsigned() }))
+}
+
+fn read_facts(row: &Row<'_>, now: i64) -> rusqlite::Result<TargetFacts> {
+    let at = |column: usize| row.get::<_, Option<i64>>(column).map(time);
+    let status = TargetStatus::from_word(row.get_ref(1)?.as_str().unwrap_or_default());
+    let ended = row.get::<_, Option<i64>>(5)?.is_none_or(|until| until < now);
+    Ok(TargetFacts {
+        id: row.get::<_, i64>(0)?.cast_unsigned(),
+        status,
+        attempts: small(row, 2, u16::MAX)?,
+        send_at: at(3)?,
+        settled_at: at(4)?,
+        overdue: status == Some(TargetStatus::Sending) && ended,
+        last_error: text(row, 6)?,
+        recipient: text(row, 7)?,
+    })
 }
 
 /// The first ?3 ids after ?2 of task ?1 in these statuses, in order. One statement a status: each reads its stretch of

@@ -1,6 +1,7 @@
 //! What the stories stand on: a sandbox with a fresh database, the binary under test, an endpoint that answers on
 //! cue, and a checker that believes nobody but the endpoint's ledger and the rows. No story and no promise is here.
 
+pub mod browser;
 pub mod checker;
 pub mod database;
 pub mod document;
