@@ -100,6 +100,10 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Bring the tables to this version
     Migrate(MigrateArgs),
+    /// Look at everything that runs rely on: configuration, host, database, channels
+    ///
+    /// One line a finding: ok, warning or error, with the way out. It sends nothing and writes nothing. Exit 2 when there is an error.
+    Check(CheckArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),
     /// Print what a shell needs to complete these commands
@@ -538,6 +542,21 @@ pub struct MigrateArgs {
 
     /// Print JSON
     #[arg(long, conflicts_with = "print")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Of the channels, this one alone
+    #[arg(long, value_name = "CH", conflicts_with = "no_channels")]
+    pub channel: Option<String>,
+
+    /// Connect to no channel
+    #[arg(long)]
+    pub no_channels: bool,
+
+    /// Print JSON
+    #[arg(long)]
     pub json: bool,
 }
 

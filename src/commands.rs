@@ -2,6 +2,7 @@
 //! in commands/, one file each.
 
 mod ask;
+mod check;
 mod choose;
 mod completions;
 mod demo;
@@ -39,6 +40,9 @@ use crate::trouble::Trouble;
 
 pub fn run(cli: &Cli) -> Result<Exit> {
     match &cli.command {
+        Some(Command::Check(args)) => {
+            return output::to_stdout(|out| check::run(args, &cli.global, out));
+        }
         Some(Command::Demo(args)) => return demo::run(args, &cli.global),
         Some(Command::Completions(args)) => return output::to_stdout(|out| completions::run(args, out)),
         Some(Command::Man(args)) => return man::run(args),
@@ -70,7 +74,13 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),
         Some(Command::Suppress(command)) => suppress::run(command, &config, &mut *opened()?, out),
-        Some(Command::Migrate(_) | Command::Demo(_) | Command::Completions(_) | Command::Man(_)) => {
+        Some(
+            Command::Migrate(_)
+            | Command::Check(_)
+            | Command::Demo(_)
+            | Command::Completions(_)
+            | Command::Man(_),
+        ) => {
             unreachable!("handled above")
         }
     })

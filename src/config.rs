@@ -1,6 +1,6 @@
 //! Flags, environment and file become one validated `Config`. Every default and limit of the configuration is here.
 //! How a table of the file is read is config/section.rs, what the environment says config/environment.rs, how a run tells what it
-//! does config/told.rs. What a channel needs beyond the common keys is declared in
+//! does config/told.rs, what of the file others must not see config/exposed.rs. What a channel needs beyond the common keys is declared in
 //! its sender's file. Each refusal is one sentence: the file, the table, the key, and the way out; never a value
 //! that may be a secret.
 //!
@@ -13,6 +13,7 @@
 //! once, for every command.
 
 mod environment;
+mod exposed;
 mod section;
 mod told;
 
@@ -31,6 +32,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use uuid::Uuid;
 
 use self::environment::{Environment, environment, expand, text_of};
+pub use self::exposed::Exposed;
 use self::section::{Section, out_of};
 pub use self::told::Told;
 use crate::cli::{Global, LogFormat, duration};
@@ -66,6 +68,10 @@ const EXPANDED: [&str; 10] =
     ["appid", "command", "headers", "host", "password", "path", "secret", "sign_key", "url", "user"];
 
 pub struct Config {
+    /// The file it was read from; None: there is none, and flags or environment said enough.
+    pub file: Option<PathBuf>,
+    /// What the file holds that others should not read.
+    pub secrets: Vec<String>,
     pub database_url: String,
     pub table_prefix: String,
     pub lock_dir: PathBuf,
@@ -135,6 +141,16 @@ impl Unset {
 /// The form of the log, known before the configuration is: for the logger, which must stand by then.
 pub fn log_format(global: &Global) -> Result<LogFormat> {
     log_format_of(global, &environment)
+}
+
+/// Whether a terminal may be shown colours (https://no-color.org).
+pub fn may_colour() -> bool {
+    may_colour_in(&environment)
+}
+
+fn may_colour_in(env: Environment) -> bool {
+    let given = |name: &str| env(name).filter(|value| !value.is_empty());
+    given("NO_COLOR").is_none() && given("TERM").is_some_and(|term| term != "dumb")
 }
 
 fn log_format_of(global: &Global, env: Environment) -> Result<LogFormat> {
@@ -209,7 +225,9 @@ impl Config {
                 )));
             }
         };
-        Ok(Self { database_url, table_prefix, lock_dir, state_dir, told, run, channels })
+        let file = (!text.is_empty()).then(|| path.clone());
+        let secrets = exposed::secrets(&text);
+        Ok(Self { file, secrets, database_url, table_prefix, lock_dir, state_dir, told, run, channels })
     }
 
     /// Makes `state_dir` and `lock_dir` (0700) where they are missing, and sees that this user can write there.
@@ -260,6 +278,11 @@ impl Channel {
     /// How long one send may take, from its begin to its answer: what claims, runs and locks must outlast.
     pub fn longest(&self) -> Duration {
         self.kind.longest(self.timeout)
+    }
+
+    /// Kind, for people.
+    pub fn kind(&self) -> &'static str {
+        self.kind.word()
     }
 
     /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the

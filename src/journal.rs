@@ -134,6 +134,41 @@ pub fn replay(
     Ok(replayed)
 }
 
+/// What dead runs left in a directory, of whatever installation. Nothing of it is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Answers that a later run will write.
+    pub answers: u64,
+    /// Files with lines that say nothing any more, put aside for a person.
+    pub unreadable: u64,
+}
+
+pub fn left(dir: &Path) -> Result<Left> {
+    let mut left = Left::default();
+    let entries = match std::fs::read_dir(dir) {
+        // The first run makes it.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(left),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with("journal-") {
+            continue;
+        }
+        if name.ends_with(".unreadable") {
+            left.unreadable += 1;
+        } else if name.ends_with(".jsonl")
+            && let Some(file) = lock_of_the_dead(&path)?
+        {
+            left.answers +=
+                BufReader::new(file).lines().map_while(Result::ok).filter(|line| !line.is_empty()).count()
+                    as u64;
+        }
+    }
+    Ok(left)
+}
+
 fn prefix(installation: Uuid) -> String {
     format!("journal-{installation}-")
 }

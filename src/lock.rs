@@ -79,14 +79,27 @@ impl Holder {
     }
 }
 
-/// First without O_CREAT: in a sticky directory the kernel refuses to O_CREAT a file of another user, even to root.
-fn open(path: &Path) -> Result<File> {
+/// Whether a run of this user could take it: it is not there yet, or can be opened. Makes and locks nothing.
+pub fn probe(path: &Path) -> Result<(), String> {
+    match options().open(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(path)),
+        _ => Ok(()),
+    }
+}
+
+fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options
         .read(true)
         .write(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
         .mode(0o600);
+    options
+}
+
+/// First without O_CREAT: in a sticky directory the kernel refuses to O_CREAT a file of another user, even to root.
+fn open(path: &Path) -> Result<File> {
+    let options = options();
     loop {
         let made = match options.open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => options.clone().create_new(true).open(path),

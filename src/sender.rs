@@ -24,6 +24,10 @@ pub trait Sender: Send + Sync {
     /// [`Outcome::Unknown`]. It looks at `until` once more right before the first byte leaves, and past it
     /// sends nothing ([`Outcome::too_late`]): the run may have been stopped since the target was begun.
     fn send(&self, message: &Message, until: Moment) -> Outcome;
+
+    /// Looks whether it could send, and sends nothing: as far along the way of a message as that goes. In words for people, what was
+    /// seen, or what is wrong. Takes no longer than `timeout`.
+    fn probe(&self) -> Result<String, String>;
 }
 
 /// [`Sender::send`] by a sender that may panic: what became of the message then is not known.
@@ -52,6 +56,17 @@ impl Kind {
             Self::Smtp(settings) => Box::new(smtp::Smtp::open(settings, timeout, concurrency)?),
             Self::Wechat(settings) => Box::new(wechat::Wechat::open(settings, exchange)?),
         })
+    }
+
+    /// As in the configuration.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Http(_) => "http",
+            Self::Exec(_) => "exec",
+            Self::File(_) => "file",
+            Self::Smtp(_) => "smtp",
+            Self::Wechat(_) => "wechat",
+        }
     }
 
     /// How long one send may take in all, of a channel with this `timeout`.
@@ -175,6 +190,17 @@ impl Sender for Discreet {
         }
         outcome
     }
+
+    fn probe(&self) -> Result<String, String> {
+        let fit = |mut words: String| {
+            self.secrets.hide(&mut words);
+            if let Some((cut, _)) = words.char_indices().nth(SHOWN) {
+                words.truncate(cut);
+            }
+            words
+        };
+        self.sender.probe().map(fit).map_err(fit)
+    }
 }
 
 /// What a channel said of one message. Reasons are for people: short, without secrets.
@@ -215,6 +241,17 @@ impl Outcome {
         }
     }
 
+    /// What was said, for people. Of an acceptance: its receipt.
+    pub fn words(self) -> String {
+        match self {
+            Self::Accepted { receipt } => receipt.unwrap_or_default(),
+            Self::Deferred { reason, .. }
+            | Self::Rejected { reason }
+            | Self::Unknown { reason }
+            | Self::Unavailable { reason } => reason,
+        }
+    }
+
     /// Nothing left: the channel could not be reached.
     pub fn unreached(reason: impl Into<String>) -> Self {
         Self::Deferred { reason: reason.into(), after: None, toll: Toll::Unreached }
@@ -235,6 +272,13 @@ mod tests {
     impl Sender for Parrot {
         fn send(&self, _: &Message, _: Moment) -> Outcome {
             self.0.clone()
+        }
+
+        fn probe(&self) -> Result<String, String> {
+            match self.0.clone() {
+                seen @ Outcome::Accepted { .. } => Ok(seen.words()),
+                wrong => Err(wrong.words()),
+            }
         }
     }
 
@@ -264,7 +308,9 @@ mod tests {
         let answer = format!("bad key s3cret in /v1/s3cret-and-more?abc {forms}");
         for (outcome, shown) in said(&answer).into_iter().zip(shown) {
             let discreet = Discreet::new(Box::new(Parrot(outcome)), &secrets);
+            let (Ok(probed) | Err(probed)) = discreet.probe();
             assert_eq!(discreet.send(&message, Moment::now()), shown);
+            assert_eq!(probed, shown.words());
         }
         let long = format!("{}s3cret", "ü".repeat(SHOWN - 2));
         let cut = format!("{}[h", "ü".repeat(SHOWN - 2));

@@ -17,6 +17,7 @@
 //! at the number of rows changed. Leases save wasted work; nothing here relies on them.
 
 mod backlog;
+pub mod facts;
 mod late;
 pub mod migrations;
 mod mysql;
@@ -36,6 +37,7 @@ use uuid::Uuid;
 
 pub use self::backlog::Backlog;
 use self::backlog::{Backlogs, COUNTED, TASKS};
+use self::facts::Facts;
 use crate::course::Courses;
 use crate::message::Message;
 use crate::moment::Moment;
@@ -778,6 +780,17 @@ impl Database {
             Self::MySql(settings) => settings.retries.load(Ordering::Relaxed),
             Self::Sqlite(_) => 0,
         }
+    }
+
+    /// What the database says of itself, for `check`. Writes nothing. Errors: as of [`Self::store`].
+    pub fn examine(&self) -> Result<Facts> {
+        Ok(match self {
+            Self::MySql(settings) => Facts::Server(Box::new(mysql::examine(settings)?)),
+            Self::Sqlite(writer) => {
+                let writer = writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                Facts::File(Box::new(writer.examine()?))
+            }
+        })
     }
 
     /// What tells this installation's database and tables from others, without secrets: for the name of the lock file.

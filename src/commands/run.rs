@@ -227,7 +227,7 @@ fn one_task(
 }
 
 /// Of one database and prefix: two installations on a host do not stop each other.
-fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
+pub(super) fn lock_path(dir: &Path, database: &Database) -> std::path::PathBuf {
     dir.join(format!("batch-send-{}.lock", name_of(database)))
 }
 

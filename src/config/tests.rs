@@ -637,3 +637,16 @@ fn directories_are_made_for_their_owner_alone_or_named_with_the_user() {
     assert!(error.to_string().starts_with(&start), "{error}");
     assert!(error.to_string().contains("`lock_dir`"), "{error}");
 }
+
+#[test]
+fn colours_are_for_terminals_that_have_them_and_people_who_want_them() {
+    let may = |variables: &'static [(&str, &str)]| {
+        may_colour_in(&|name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value))
+        })
+    };
+    assert!(may(&[("TERM", "xterm-256color")]));
+    assert!(may(&[("TERM", "xterm"), ("NO_COLOR", "")]), "empty counts as unset");
+    assert!(!may(&[("TERM", "xterm"), ("NO_COLOR", "1")]));
+    assert!(!may(&[("TERM", "dumb")]) && !may(&[]));
+}

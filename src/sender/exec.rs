@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
@@ -234,6 +234,18 @@ impl Sender for Exec {
             Err(error) => Outcome::Rejected { reason: format!("{error:#}") },
         }
     }
+
+    /// Whether the program is there, and is this user's to run. Not started: it would take that for a message.
+    fn probe(&self) -> Result<String, String> {
+        let program = &self.command[0];
+        let found = std::fs::metadata(program).map_err(|error| format!("{program}: {error}"))?;
+        if !found.is_file() {
+            return Err(format!("{program} is no file"));
+        }
+        accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(|error| format!("{program} cannot be run by this user: {}", io::Error::from(error)))?;
+        Ok(format!("{program} can be run"))
+    }
 }
 
 impl Exec {
@@ -428,6 +440,7 @@ mod tests {
     use crate::message::{TargetPart, TaskPart};
     use serde_json::value::RawValue;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use tempfile::TempDir;
     use uuid::Uuid;
@@ -456,6 +469,23 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_probe_looks_at_the_program_and_does_not_start_it() {
+        let dir = TempDir::new().unwrap();
+        let (program, trace) = (dir.path().join("send"), dir.path().join("started"));
+        let probe = || {
+            let command = vec![program.display().to_string()];
+            Exec::open(&Settings { command, exit_codes: ExitCodes::default() }, LONG).unwrap().probe()
+        };
+        assert!(probe().unwrap_err().contains("No such file"));
+        fs::write(&program, format!("#!/bin/sh\ntouch {}\n", trace.display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(probe().unwrap_err().contains("cannot be run by this user"));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(probe().unwrap().ends_with("can be run"));
+        assert!(!trace.exists());
+    }
 
     fn later() -> Moment {
         Moment::now() + LONG

@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use serde::Deserialize;
 
 use crate::message::Message;
@@ -242,6 +242,26 @@ impl Sender for File {
             Ok(Told::Lead) | Err(_) => lost(),
         }
     }
+
+    /// Whether this user could append, or make the file. Nothing is made, and nothing opened.
+    fn probe(&self) -> Result<String, String> {
+        let path = self.path.display();
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let may = |what: &Path, access| {
+            accessat(CWD, what, access, AtFlags::EACCESS)
+                .map_err(|error| format!("{}: {}", what.display(), io::Error::from(error)))
+        };
+        match fs::metadata(&self.path) {
+            Ok(found) if !found.is_file() => Err(format!("{path} is no regular file")),
+            Ok(_) => may(&self.path, Access::READ_OK | Access::WRITE_OK)
+                .map(|()| format!("{path} can be appended to")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                may(folder, Access::WRITE_OK | Access::EXEC_OK)
+                    .map(|()| format!("{path} will be made by the first message"))
+            }
+            Err(error) => Err(format!("{path}: {error}")),
+        }
+    }
 }
 
 /// The leader's last duty, also in a panic: somebody who waits leads next.
@@ -367,6 +387,18 @@ mod tests {
 
     fn later() -> Moment {
         Moment::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_probe_makes_nothing() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("spool.jsonl");
+        assert!(sender(&path).probe().unwrap().ends_with("will be made by the first message"));
+        assert!(!path.exists());
+        fs::write(&path, "").unwrap();
+        assert!(sender(&path).probe().unwrap().ends_with("can be appended to"));
+        assert!(sender(&dir.path().join("no/spool.jsonl")).probe().unwrap_err().contains("No such file"));
+        assert!(sender(dir.path()).probe().unwrap_err().contains("no regular file"));
     }
 
     fn sender(path: &Path) -> File {

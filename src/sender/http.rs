@@ -202,6 +202,22 @@ impl Sender for Http {
             other => other,
         }
     }
+
+    /// A connection, and TLS with the host's certificate. No request: none is known to be harmless at every provider, HEAD and OPTIONS
+    /// included. It may be counted, billed, or taken for a message, and where it is ignored its answer says nothing of the credentials.
+    fn probe(&self) -> Result<String, String> {
+        let mut request = Request::new("");
+        *request.uri_mut() = self.form.url.clone();
+        self.client.connect(request, &self.form.secrets)?;
+        let host = self.form.url.host().unwrap_or_default();
+        let with_tls = match self.form.url.scheme_str() {
+            Some("https") => "with TLS",
+            _ => "without TLS",
+        };
+        Ok(format!(
+            "{host} takes connections, {with_tls}; credentials are not tried, since that would take a request"
+        ))
+    }
 }
 
 /// When this attempt is made, for who gets it: nothing here is decided by it.

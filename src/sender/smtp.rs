@@ -393,6 +393,19 @@ impl Sender for Smtp {
             }
         }
     }
+
+    /// As before a transaction: greeting, EHLO, STARTTLS, AUTH. Then QUIT.
+    fn probe(&self) -> Result<String, String> {
+        let connection = self.server.connect(Moment::now() + self.timeout).map_err(Outcome::words)?;
+        goodbye([connection].into_iter(), GOODBYE);
+        let Server { host, port, security, login, .. } = &self.server;
+        let with_tls = match security {
+            Security::None => "without TLS",
+            Security::StartTls(..) | Security::Implicit(..) => "with TLS",
+        };
+        let with_login = if login.is_some() { ", and the log-in is good" } else { "" };
+        Ok(format!("{host}:{port} takes mail, {with_tls}{with_login}"))
+    }
 }
 
 impl Drop for Smtp {

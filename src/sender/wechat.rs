@@ -287,6 +287,14 @@ impl Sender for Wechat {
         }
         outcome
     }
+
+    /// Asks for the access token that there is. One that is asked for so may be asked for often, and ends no other.
+    fn probe(&self) -> Result<String, String> {
+        let now = Moment::now();
+        let span = Span { until: now + self.timeout, end: now + self.timeout };
+        self.tokens.get(&self.client, span, None).map_err(Outcome::words)?;
+        Ok("the API gives out an access token: appid, secret and this host's address are good".into())
+    }
 }
 
 /// No token came, and one was asked for because of a refusal: a person wants to know of both.

@@ -91,6 +91,73 @@ pub fn script(sqlite: bool, prefix: &str, from: u32) -> Vec<String> {
     script
 }
 
+/// A table as the files for MySQL make it; its name without the prefix.
+#[derive(Debug)]
+pub struct TableForm {
+    pub name: String,
+    pub columns: Vec<ColumnForm>,
+    pub indexes: Vec<IndexForm>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct ColumnForm {
+    pub name: String,
+    /// All that follows the name.
+    pub definition: String,
+    /// Of a column of characters: its character set, and its collation where that matters.
+    pub text: Option<(String, Option<String>)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct IndexForm {
+    pub name: String,
+    pub columns: String,
+    pub unique: bool,
+}
+
+/// Every table that the files for MySQL make, read from them: what tables must look like is written down once.
+pub fn tables() -> Vec<TableForm> {
+    let statements = MIGRATIONS.iter().flat_map(|migration| statements(migration.mysql, ""));
+    let mut tables: Vec<TableForm> = statements.filter_map(|statement| table(&statement)).collect();
+    tables.push(TableForm { name: "migration".into(), columns: Vec::new(), indexes: Vec::new() });
+    tables
+}
+
+fn table(statement: &str) -> Option<TableForm> {
+    let rest = statement.strip_prefix("CREATE TABLE IF NOT EXISTS ")?;
+    let (name, lines) = rest.split_once(" (\n")?;
+    let (mut columns, mut indexes) = (Vec::new(), Vec::new());
+    for line in lines.lines().map(|line| line.trim().trim_end_matches(',')) {
+        let unique = line.starts_with("UNIQUE KEY ");
+        if let Some(key) = line.strip_prefix("UNIQUE ").unwrap_or(line).strip_prefix("KEY ") {
+            let (name, of) = key.split_once(" (")?;
+            indexes.push(IndexForm { name: name.into(), columns: of.trim_end_matches(')').into(), unique });
+        } else if let Some((name, definition)) = line.split_once(' ').filter(|_| !line.starts_with(')')) {
+            let definition = definition.trim().to_owned();
+            let after = |words: &str| {
+                let (_, rest) = definition.split_once(words)?;
+                rest.split_whitespace().next().map(str::to_owned)
+            };
+            let is_text = definition.starts_with("VARCHAR") || definition.starts_with("CHAR");
+            let charset = after("CHARACTER SET ").unwrap_or_else(|| "utf8mb4".into());
+            let text = is_text.then(|| (charset, after("COLLATE ")));
+            columns.push(ColumnForm { name: name.into(), text, definition });
+        }
+    }
+    Some(TableForm { name: name.into(), columns, indexes })
+}
+
+/// The names of the indexes that the files for SQLite make, without the prefix.
+pub fn sqlite_indexes() -> Vec<String> {
+    let statements = MIGRATIONS.iter().flat_map(|migration| statements(migration.sqlite, ""));
+    statements
+        .filter_map(|statement| {
+            let rest = statement.strip_prefix("CREATE INDEX IF NOT EXISTS ")?;
+            rest.split_whitespace().next().map(str::to_owned)
+        })
+        .collect()
+}
+
 /// What `batch_migration` remembers of a file, so that a file changed after it was applied is noticed.
 pub fn checksum(sql: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, sql.as_bytes()).to_string()
@@ -116,6 +183,48 @@ mod tests {
             assert_eq!(migration.version as usize, position + 1);
             assert!(migration.name.starts_with(&format!("{:04}_", migration.version)));
         }
+    }
+
+    #[test]
+    fn what_a_table_looks_like_is_read_from_the_files() {
+        let tables = tables();
+        let of = |name: &str| tables.iter().find(|table| table.name == name).unwrap();
+        for name in ["task", "task_target", "pace", "installation", "audit", "suppression", "migration"] {
+            assert_eq!(of(name).name, name);
+        }
+        let index = |name: &str, columns: &str, unique| IndexForm {
+            name: name.into(),
+            columns: columns.into(),
+            unique,
+        };
+        assert_eq!(
+            of("task_target").indexes,
+            [
+                index("u_task_recipient", "task_id, recipient", true),
+                index("k_task_status", "task_id, status", false),
+                index("k_task_retry", "task_id, retry_at", false)
+            ]
+        );
+        let column = |table: &str, name: &str| {
+            of(table).columns.iter().find(|column| column.name == name).unwrap().text.clone()
+        };
+        let text =
+            |charset: &str, collation: Option<&str>| Some((charset.to_owned(), collation.map(str::to_owned)));
+        assert_eq!(column("task_target", "recipient"), text("utf8mb4", Some("utf8mb4_bin")));
+        assert_eq!(column("task_target", "cron_token"), text("ascii", Some("ascii_bin")));
+        assert_eq!(column("task_target", "last_error"), text("utf8mb4", None));
+        assert_eq!(column("task_target", "claim_until"), None);
+        assert_eq!(column("suppression", "folded"), text("utf8mb4", Some("utf8mb4_bin")));
+        assert_eq!(
+            sqlite_indexes(),
+            [
+                "task_k_status",
+                "task_target_k_task_status",
+                "task_target_k_task_retry",
+                "audit_k_task",
+                "audit_k_task"
+            ]
+        );
     }
 
     #[test]

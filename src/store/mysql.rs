@@ -1,7 +1,8 @@
 //! The store on MySQL and MariaDB: what a run asks (`Relay`). Of it, begin and settle are in mysql/settle.rs, what is repaired first
 //! in mysql/recover.rs, a channel's slots and holds in mysql/pace.rs, who is left alone in mysql/suppression.rs. What an operator
-//! asks is in mysql/desk.rs, what `status` shows in mysql/survey.rs, how ended tasks are removed in mysql/purge.rs, what metrics
-//! show in mysql/backlog.rs, how the server is spoken to in mysql/connection.rs.
+//! asks is in mysql/desk.rs, what `status` shows in mysql/survey.rs, how ended tasks are removed in mysql/purge.rs, how the server is
+//! spoken to in mysql/connection.rs, what it says of itself in
+//! mysql/check.rs, what metrics show in mysql/backlog.rs.
 //!
 //! A transaction travels as one text of several statements wherever that is possible: one round trip, and a
 //! process that is stopped in the middle holds no lock. Ids, tokens and numbers stand in the text; words of others are quoted by
@@ -9,8 +10,10 @@
 //! that find targets by status or time name their index: without it, servers were seen to walk a whole table.
 
 mod backlog;
+mod check;
 mod connection;
 mod desk;
+mod grants;
 mod pace;
 mod purge;
 mod recover;
@@ -27,6 +30,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, anyhow};
 
+pub use self::check::examine;
 pub use self::connection::Settings;
 use self::connection::{BEGIN, Cells, Connection, Fault};
 use self::settle::strip;
@@ -123,16 +127,7 @@ impl Relay for MySql {
         if channels.is_empty() {
             return Ok(None);
         }
-        let others = match left_alone {
-            [] => String::new(),
-            tasks => format!("AND t.id NOT IN ({})", list(tasks)),
-        };
-        let text = format!(
-            "SELECT t.id FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} AND t.channel IN ({}) {others} \
-             ORDER BY t.priority DESC, t.served_at, t.id",
-            tasks_with_pace(&self.tables, "FORCE INDEX (k_status)"),
-            list(channels.iter().map(|name| quote(name))),
-        );
+        let text = due_tasks(&self.tables, channels, left_alone);
         let candidates = ids(self.read("look for a due task", &text)?)?;
         // The first is mostly due. Where thousands wait for their retries, larger steps cost fewer round trips.
         let (first, rest) = candidates.split_at(candidates.len().min(PROBED));
@@ -251,11 +246,7 @@ impl Relay for MySql {
         let mut promoted = 0;
         let target = self.tables.target.clone();
         for _ in 0..10 {
-            let text = format!(
-                "SELECT id FROM {target} FORCE INDEX (k_task_retry) WHERE task_id = {} AND retry_at <= NOW(3) \
-                 AND status = 'retry' ORDER BY retry_at LIMIT {CHUNK}",
-                lease.task
-            );
+            let text = due_retries(&target, lease.task);
             let mut ids = ids(self.read("look for due retries", &text)?)?;
             if ids.is_empty() {
                 break;
@@ -281,15 +272,9 @@ impl Relay for MySql {
             "status = 'processing', cron_token = '{token}', claim_until = {}",
             after(lease.terms.lease)
         );
-        let pending =
-            format!("WHERE task_id = {} AND status = 'pending' ORDER BY id LIMIT {most}", lease.task);
         // Always inside a transaction, so that it is answered where it was written. It locks nothing: the rows are ours, and
         // locks on the others met in this index were seen to deadlock with their begin.
-        let ours = format!(
-            "SELECT {TARGET_COLUMNS} FROM {target} FORCE INDEX (k_task_status) \
-             WHERE task_id = {} AND status = 'processing' AND cron_token = '{token}' ORDER BY id",
-            lease.task
-        );
+        let ours = claimed_with(target, lease.task, token);
         let skip_locked = self.skip_locked;
         let mut asked = Moment::now();
         let rows = self.connection.attempt("claim targets", |connection, lost| {
@@ -305,15 +290,12 @@ impl Relay for MySql {
                 asked = Moment::now();
             }
             if !skip_locked {
-                let mut replies = connection.run(&format!(
-                    "{BEGIN}UPDATE {target} FORCE INDEX (k_task_status) SET {stamp} {pending}; {ours}; COMMIT"
-                ))?;
+                let update = stamp_pending(target, lease.task, &stamp, most);
+                let mut replies = connection.run(&format!("{BEGIN}{update}; {ours}; COMMIT"))?;
                 replies.pop();
                 return Ok(last(replies).rows);
             }
-            let found = connection.run(&format!(
-                "{BEGIN}SELECT id FROM {target} FORCE INDEX (k_task_status) {pending} FOR UPDATE SKIP LOCKED"
-            ))?;
+            let found = connection.run(&format!("{BEGIN}{}", lock_pending(target, lease.task, most)))?;
             let ids = list(ids(last(found).rows)?);
             if ids.is_empty() {
                 return Ok(Vec::new());
@@ -601,6 +583,71 @@ fn ids(rows: Vec<Cells>) -> Result<Vec<u64>> {
     rows.into_iter().map(|mut row| row.number()).collect()
 }
 
+/// Tasks that are due as far as their own rows show.
+fn due_tasks(tables: &Tables, channels: &[&str], left_alone: &[TaskId]) -> String {
+    let others = match left_alone {
+        [] => String::new(),
+        tasks => format!("AND t.id NOT IN ({})", list(tasks)),
+    };
+    format!(
+        "SELECT t.id FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} AND t.channel IN ({}) {others} \
+         ORDER BY t.priority DESC, t.served_at, t.id",
+        tasks_with_pace(tables, "FORCE INDEX (k_status)"),
+        list(channels.iter().map(|name| quote(name))),
+    )
+}
+
+fn due_retries(target: &str, task: TaskId) -> String {
+    format!(
+        "SELECT id FROM {target} FORCE INDEX (k_task_retry) WHERE task_id = {task} AND retry_at <= NOW(3) \
+         AND status = 'retry' ORDER BY retry_at LIMIT {CHUNK}"
+    )
+}
+
+/// What a claim takes.
+fn pending(task: TaskId, most: usize) -> String {
+    format!("WHERE task_id = {task} AND status = 'pending' ORDER BY id LIMIT {most}")
+}
+
+fn lock_pending(target: &str, task: TaskId, most: usize) -> String {
+    let pending = pending(task, most);
+    format!("SELECT id FROM {target} FORCE INDEX (k_task_status) {pending} FOR UPDATE SKIP LOCKED")
+}
+
+fn stamp_pending(target: &str, task: TaskId, stamp: &str, most: usize) -> String {
+    format!("UPDATE {target} FORCE INDEX (k_task_status) SET {stamp} {}", pending(task, most))
+}
+
+fn claimed_with(target: &str, task: TaskId, token: Uuid) -> String {
+    format!(
+        "SELECT {TARGET_COLUMNS} FROM {target} FORCE INDEX (k_task_status) \
+         WHERE task_id = {task} AND status = 'processing' AND cron_token = '{token}' ORDER BY id"
+    )
+}
+
+/// Whether each of these has something to do, or to wait for.
+fn looks_for_work(target: &str, candidates: &[TaskId]) -> String {
+    let looks: Vec<String> = candidates
+        .iter()
+        .flat_map(|id| {
+            let look = |what: &str, index: &str, condition: &str| {
+                format!(
+                    "(SELECT {id}, '{what}' FROM {target} FORCE INDEX ({index}) \
+                     WHERE task_id = {id} AND {condition} LIMIT 1)"
+                )
+            };
+            [
+                look("work", "k_task_status", "status = 'pending'"),
+                look("work", "k_task_retry", "retry_at <= NOW(3)"),
+                look("wait", "k_task_status", "status = 'processing'"),
+                look("wait", "k_task_status", "status = 'sending'"),
+                look("wait", "k_task_status", "status = 'retry'"),
+            ]
+        })
+        .collect();
+    looks.join(" UNION ALL ")
+}
+
 /// One row with the status for each of `statuses` in which the task has a target. Each look reads one entry of the index.
 fn probes(target: &str, task: TaskId, statuses: &[&str]) -> String {
     let looks: Vec<String> = statuses
@@ -617,7 +664,8 @@ fn probes(target: &str, task: TaskId, statuses: &[&str]) -> String {
 
 /// How many targets a task has, by the optimizer's estimate.
 fn estimate(connection: &mut Connection, target: &str, task: TaskId) -> Result<u64, Fault> {
-    let text = format!("EXPLAIN SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE task_id = {task}");
+    let text =
+        format!("{EXPLAIN} SELECT id FROM {target} FORCE INDEX (k_task_status) WHERE task_id = {task}");
     explained_rows(connection, &text)
 }
 
@@ -629,27 +677,9 @@ fn explained_rows(connection: &mut Connection, explain: &str) -> Result<u64, Fau
 impl MySql {
     /// Of candidates, those with something to do: a pending target, a due retry, or nothing left but to close.
     fn with_work(&mut self, candidates: &[TaskId]) -> Result<HashSet<TaskId>> {
-        let target = &self.tables.target;
-        let looks: Vec<String> = candidates
-            .iter()
-            .flat_map(|id| {
-                let look = |what: &str, index: &str, condition: &str| {
-                    format!(
-                        "(SELECT {id}, '{what}' FROM {target} FORCE INDEX ({index}) \
-                         WHERE task_id = {id} AND {condition} LIMIT 1)"
-                    )
-                };
-                [
-                    look("work", "k_task_status", "status = 'pending'"),
-                    look("work", "k_task_retry", "retry_at <= NOW(3)"),
-                    look("wait", "k_task_status", "status = 'processing'"),
-                    look("wait", "k_task_status", "status = 'sending'"),
-                    look("wait", "k_task_status", "status = 'retry'"),
-                ]
-            })
-            .collect();
+        let text = looks_for_work(&self.tables.target, candidates);
         let (mut work, mut wait) = (HashSet::new(), HashSet::new());
-        for mut row in self.read("look for work", &looks.join(" UNION ALL "))? {
+        for mut row in self.read("look for work", &text)? {
             let (id, what): (TaskId, _) = (row.number()?, row.word());
             if what == "work" {
                 work.insert(id)

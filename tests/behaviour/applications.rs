@@ -85,18 +85,18 @@ fn rights(it: &Sandbox, info: &str) -> Vec<(String, String)> {
 }
 
 /// Users of the server with the rights that the page gives them; gone with the story.
-struct Users<'a> {
+pub struct Users<'a> {
     it: &'a Sandbox,
     made: Vec<String>,
 }
 
 impl<'a> Users<'a> {
-    fn of(it: &'a Sandbox) -> Self {
+    pub fn of(it: &'a Sandbox) -> Self {
         Self { it, made: Vec::new() }
     }
 
     /// Grants what the block says, and knows the user that it makes.
-    fn grant(&mut self, info: &str) -> &mut Self {
+    pub fn grant(&mut self, info: &str) -> &mut Self {
         for statement in sql_of(self.it, info) {
             self.it.database.execute(&statement);
             if let Some(made) = statement.strip_prefix("CREATE USER ") {
@@ -107,7 +107,7 @@ impl<'a> Users<'a> {
     }
 
     /// The database, as the user whose name ends so.
-    fn url(&self, user: &str, password: &str) -> String {
+    pub fn url(&self, user: &str, password: &str) -> String {
         let (_, place) = self.it.database.url.split_once('@').unwrap();
         let password = password.replace(' ', "%20");
         format!("mysql://{}_{user}:{password}@{place}", self.it.database.name())

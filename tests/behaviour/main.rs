@@ -13,6 +13,7 @@ mod support;
 mod answers;
 mod applications;
 mod bad_input;
+mod check;
 mod choosing;
 mod closing;
 mod completions;

@@ -283,6 +283,7 @@ fn a_task_does_not_move(it: Sandbox) {
     database.add(7, ["dora@example.com"]);
     it.configure("", &channel.replace("welcome", "welcom"));
     page.types("run -v").exits(0);
+    page.types("check").exits(0);
     page.ends();
 }
 

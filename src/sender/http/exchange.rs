@@ -99,6 +99,19 @@ impl Client {
         Ok(answer)
     }
 
+    /// Connects as for this request, TLS included, and lets nothing of it leave. The error is why it cannot.
+    pub fn connect(&self, request: Request<&str>, secrets: &Secrets) -> Result<(), String> {
+        // The time for its first byte is over before it begins: what keeps a message from leaving too late keeps this from leaving.
+        let until = Moment::now();
+        let bounds = Bounds { timeout: self.timeout, until, keep: 0 };
+        let (answer, Seen { step, .. }) = transport::watch(until, || self.ask(request, bounds));
+        match (step, answer) {
+            (Step::TooLate, _) => Ok(()),
+            (_, Err(error)) => Err(unanswered(&error, step, self.timeout, secrets).words()),
+            (_, Ok(_)) => Err("the host answered, though it was asked nothing".into()),
+        }
+    }
+
     /// One request and its answer, on this thread, watched by the caller.
     pub(super) fn ask(&self, mut request: Request<&str>, bounds: Bounds) -> Result<Answer, ureq::Error> {
         // A configuration of its own is a copy of the agent's: not for each message.

@@ -204,6 +204,38 @@ mod before_the_first_byte {
         assert_eq!(server.finish().connections, 0);
     }
 
+    #[test]
+    fn a_probe_goes_as_far_as_tls_and_asks_nothing() {
+        let server = Server::plain(|peer| drop(peer.read()));
+        let seen = open(&settings(server.url()), PATIENCE, 1).unwrap().probe().unwrap();
+        assert!(seen.starts_with("127.0.0.1 takes connections, without TLS"), "{seen}");
+        let plain = server.finish();
+        assert_eq!((plain.connections, plain.requests.len()), (1, 0));
+
+        let identity = Identity::of("127.0.0.1");
+        let server = Server::tls(&identity, |peer| drop(peer.read()));
+        let file = ca_file(&identity);
+        let stranger = settings(server.tls_url());
+        let known = Settings { ca_file: Some(file.path().into()), ..stranger.clone() };
+        let refused = open(&stranger, PATIENCE, 1).unwrap().probe().unwrap_err();
+        assert!(refused.starts_with("the host's certificate is refused: "), "{refused}");
+        let seen = open(&known, PATIENCE, 1).unwrap().probe().unwrap();
+        assert!(seen.starts_with("127.0.0.1 takes connections, with TLS"), "{seen}");
+        let tls = server.finish();
+        assert_eq!((tls.connections, tls.requests.len()), (2, 0));
+    }
+
+    #[test]
+    fn a_probe_of_a_host_that_is_not_there_says_so_in_time() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let refused = open(&settings(format!("http://127.0.0.1:{nobody}/")), PATIENCE, 1).unwrap().probe();
+        assert!(refused.as_ref().is_err_and(|why| why.starts_with("no connection: ")), "{refused:?}");
+        let (listener, _crowd) = full_house();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let silent = open(&settings(url), SHORT, 1).unwrap().probe();
+        assert!(silent.as_ref().is_err_and(|why| why.starts_with("no connection: ")), "{silent:?}");
+    }
+
     /// As by a run that was stopped after `send` had looked at the time.
     fn asked_too_late(http: &Http) -> (Result<Answer, ureq::Error>, transport::Seen) {
         transport::watch(Moment::now(), || {

@@ -373,6 +373,27 @@ mod auth {
     }
 
     #[test]
+    fn a_probe_goes_as_far_as_the_log_in_and_takes_its_leave() {
+        for (reply, good) in [(None, true), (Some("535 5.7.8 bad password s3cret!\r\n"), false)] {
+            let rules = reply.map(|reply| at("AUTH", Act::Say(reply))).into_iter().collect();
+            let server = server::Server::start(Manner { offers: vec!["AUTH PLAIN"], ..in_order() }, rules);
+            let login = Settings {
+                user: Some("app".into()),
+                password: Some("s3cret!".into()),
+                ..settings(server.port)
+            };
+            let probed = open(&login, SHORT).probe();
+            let (Ok(said) | Err(said)) = &probed;
+            assert_eq!(probed.is_ok(), good, "{said}");
+            assert!(said.contains(if good { "the log-in is good" } else { "535 5.7.8" }), "{said}");
+            assert!(!said.contains("s3cret!"), "{said}");
+            let seen = server.finish();
+            let expected: &[&str] = if good { &["EHLO", "AUTH", "QUIT"] } else { &["EHLO", "AUTH"] };
+            assert_eq!(seen.commands(), expected);
+        }
+    }
+
+    #[test]
     fn a_server_that_offers_neither_needs_a_person() {
         for (offers, said) in [("SIZE 1000", "no AUTH"), ("AUTH CRAM-MD5 XOAUTH2", "AUTH CRAM-MD5, XOAUTH2")]
         {

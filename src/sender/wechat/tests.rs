@@ -879,3 +879,18 @@ fn at_once(threads: usize, work: impl Fn() + Sync) {
         }
     });
 }
+
+#[test]
+fn a_probe_asks_for_the_token_that_there_is_and_sends_nothing() {
+    let scene = Scene::new(good);
+    assert!(scene.wechat.probe().unwrap().contains("access token"));
+    let (tokens, messages) = scene.finish();
+    assert_eq!((tokens.len(), messages.len()), (1, 0));
+    assert_eq!(tokens[0]["force_refresh"], false);
+
+    let scene =
+        Scene::new(|_| Json(json!({"errcode": 40125, "errmsg": format!("invalid appsecret {SECRET}")})));
+    let why = scene.wechat.probe().unwrap_err();
+    assert!(why.contains("40125") && !why.contains(SECRET), "{why}");
+    assert_eq!(scene.counts(), (1, 0));
+}

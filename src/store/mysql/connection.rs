@@ -311,6 +311,15 @@ impl Cells {
         self.text()
     }
 
+    /// The same, of a row that is not read from left to right; empty for a column that is not there, or NULL.
+    pub fn peek(&self, name: &str) -> String {
+        let position = self.columns.iter().position(|column| column.name_str() == name);
+        match position.and_then(|position| self.values.as_slice().get(position)) {
+            Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// The text of a column that is never NULL; empty for a careless one.
     pub fn word(&mut self) -> String {
         self.text().unwrap_or_default()
@@ -448,6 +457,11 @@ impl Connection {
         Ok(conn)
     }
 
+    /// The number that the other side gave this session when it began.
+    pub fn session(&self) -> Option<u32> {
+        self.conn.as_ref().map(Conn::connection_id)
+    }
+
     /// Carries out a text of one or more statements, in one round trip. The first that fails ends it, and undoes
     /// the transaction that the text, or one before it, began.
     pub fn run(&mut self, text: &str) -> Result<Vec<Reply>, Fault> {
@@ -578,9 +592,14 @@ pub(super) fn has_skip_locked(version: &str) -> bool {
     if version.contains("TiDB") {
         return false;
     }
+    let number = number_of(version);
+    if version.contains("MariaDB") { number >= (10, 6, 0) } else { number >= (8, 0, 1) }
+}
+
+/// The number at the beginning of `version`.
+pub(super) fn number_of(version: &str) -> (u32, u32, u32) {
     let text = version.strip_prefix("5.5.5-").unwrap_or(version);
     let mut parts = text.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let mut next = || parts.next().unwrap_or(0);
-    let number = (next(), next(), next());
-    if version.contains("MariaDB") { number >= (10, 6, 0) } else { number >= (8, 0, 1) }
+    (next(), next(), next())
 }

@@ -20,22 +20,54 @@ pub(super) fn left_in_doubt(target: &str, task: TaskId) -> String {
     )
 }
 
+/// A task cancelled or finished within the last hour is looked at again: a claim, or an application's late commit, may have come right
+/// after.
+pub(super) fn unfinished_tasks(task: &str, only: Option<TaskId>) -> String {
+    let which = match only {
+        Some(id) => format!("WHERE id = {id}"),
+        None => "FORCE INDEX (k_status) WHERE (status IN ('', 'draft', 'pending', 'paused', 'cancelled') AND finished_at IS NULL) \
+                 OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
+            .into(),
+    };
+    format!(
+        "SELECT id, status, expires_at <= NOW(3), {}, finished_at IS NULL FROM {task} {which}",
+        ms("expires_at")
+    )
+}
+
+pub(super) fn left_by_dead_runs(target: &str, tasks: &[TaskId]) -> String {
+    format!(
+        "SELECT id, task_id, status, dedupe_until > NOW(3) FROM {target} FORCE INDEX (k_task_status) \
+         WHERE task_id IN ({}) AND status IN ('processing', 'sending') AND {CLAIM_ENDED} LIMIT {CHUNK}",
+        list(tasks)
+    )
+}
+
+/// Due tasks whose channel is none of these.
+pub(super) fn stray_tasks(tables: &Tables, channels: &[&str]) -> String {
+    let unknown = match channels {
+        [] => String::new(),
+        channels => format!("AND t.channel NOT IN ({})", list(channels.iter().map(|name| quote(name)))),
+    };
+    format!(
+        "SELECT t.id, t.channel FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} {unknown} ORDER BY t.id",
+        tasks_with_pace(tables, "FORCE INDEX (k_status)"),
+    )
+}
+
+pub(super) fn tasks_having(target: &str, tasks: &[TaskId], statuses: &str) -> String {
+    format!(
+        "SELECT DISTINCT task_id FROM {target} FORCE INDEX (k_task_status) \
+         WHERE task_id IN ({}) AND status IN {statuses}",
+        list(tasks)
+    )
+}
+
 impl MySql {
     pub(super) fn repair(&mut self, only: Option<TaskId>) -> Result<Recovered> {
         let tables = Rc::clone(&self.tables);
         let Tables { task, target, .. } = &*tables;
-        // A task cancelled or finished within the last hour is looked at again: a claim, or an application's late
-        // commit, may have come right after.
-        let which = match only {
-            Some(id) => format!("WHERE id = {id}"),
-            None => "FORCE INDEX (k_status) WHERE (status IN ('', 'draft', 'pending', 'paused', 'cancelled') AND finished_at IS NULL) \
-                     OR (status IN ('finished', 'cancelled') AND finished_at > NOW(3) - INTERVAL 1 HOUR)"
-                .into(),
-        };
-        let text = format!(
-            "SELECT id, status, expires_at <= NOW(3), {}, finished_at IS NULL FROM {task} {which}",
-            ms("expires_at")
-        );
+        let text = unfinished_tasks(task, only);
         let (mut unfinished, mut cancelled, mut finished, mut late) = (vec![], vec![], vec![], vec![]);
         for mut row in self.read("look for unfinished tasks", &text)? {
             let (id, status): (TaskId, _) = (row.number()?, row.word());
@@ -53,11 +85,7 @@ impl MySql {
 
         let mut recovered = Recovered::default();
         for tasks in unfinished.chunks(CHUNK) {
-            let text = format!(
-                "SELECT id, task_id, status, dedupe_until > NOW(3) FROM {target} FORCE INDEX (k_task_status) \
-                 WHERE task_id IN ({}) AND status IN ('processing', 'sending') AND {CLAIM_ENDED} LIMIT {CHUNK}",
-                list(tasks)
-            );
+            let text = left_by_dead_runs(target, tasks);
             loop {
                 let mut dead = Dead::default();
                 let rows = self.read("look for what dead runs left", &text)?;
@@ -122,14 +150,7 @@ impl MySql {
     pub(super) fn look_for_strays(&mut self, channels: &[&str]) -> Result<Vec<Stray>> {
         let tables = Rc::clone(&self.tables);
         let Tables { task, audit, .. } = &*tables;
-        let unknown = match channels {
-            [] => String::new(),
-            channels => format!("AND t.channel NOT IN ({})", list(channels.iter().map(|name| quote(name)))),
-        };
-        let text = format!(
-            "SELECT t.id, t.channel FROM {} WHERE t.status = 'pending' AND {DUE} AND {NOT_HELD} {unknown} ORDER BY t.id",
-            tasks_with_pace(&tables, "FORCE INDEX (k_status)"),
-        );
+        let text = stray_tasks(&tables, channels);
         let mut found: Vec<(TaskId, String)> = Vec::new();
         for mut row in self.read("look for tasks that nobody serves", &text)? {
             found.push((row.number()?, row.word()));
@@ -243,12 +264,7 @@ impl MySql {
     pub(super) fn having(&mut self, tasks: &[TaskId], statuses: &str) -> Result<BTreeSet<TaskId>> {
         let mut having = BTreeSet::new();
         for tasks in tasks.chunks(CHUNK) {
-            let text = format!(
-                "SELECT DISTINCT task_id FROM {} FORCE INDEX (k_task_status) \
-                 WHERE task_id IN ({}) AND status IN {statuses}",
-                self.tables.target,
-                list(tasks)
-            );
+            let text = tasks_having(&self.tables.target, tasks, statuses);
             having.extend(ids(self.read("look for open targets", &text)?)?);
         }
         Ok(having)

@@ -9,6 +9,9 @@ use super::*;
 /// Ids in an `IN (..)`; larger lists are cut.
 pub(super) const CHUNK: usize = 500;
 
+/// Said whole: MySQL 9 answers a bare EXPLAIN with a tree, in which nothing has a name.
+pub(super) const EXPLAIN: &str = "EXPLAIN FORMAT=TRADITIONAL";
+
 /// Tasks probed by one statement of `due`.
 pub(super) const PROBED: usize = 20;
 pub(super) const PROBED_MOST: usize = 100;

@@ -108,7 +108,9 @@ impl MySql {
     fn explained(&mut self, looks: &[String]) -> Result<Vec<u64>> {
         let mut guesses = vec![0; looks.len()];
         for (looks, guesses) in looks.chunks(LOOKS).zip(guesses.chunks_mut(LOOKS)) {
-            for mut row in self.read("estimate targets", &format!("EXPLAIN {}", looks.join(" UNION ALL ")))? {
+            for mut row in
+                self.read("estimate targets", &format!("{EXPLAIN} {}", looks.join(" UNION ALL ")))?
+            {
                 let number: Option<usize> = row.maybe()?;
                 let guess = row.named("rows").and_then(|rows| rows.parse().ok());
                 // The line for the union as a whole has no number of a look.

@@ -37,6 +37,31 @@ impl Writer {
         Ok(Self { path: decode(path)?.into(), prefix: prefix.to_owned(), connection: None })
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(super) fn expect_folder(&self) -> Result<()> {
+        match self.path.parent().filter(|folder| !folder.is_dir()) {
+            None => Ok(()),
+            Some(folder) => Err(Trouble::usage(format!(
+                "no directory {} for the database {}: create it, or correct database_url",
+                folder.display(),
+                self.path.display()
+            ))
+            .into()),
+        }
+    }
+
+    /// A connection that cannot write, on a file that is there.
+    pub(super) fn read_only(&self) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(&self.path, flags).map_err(|error| unusable(&self.path, error))?;
+        connection.busy_timeout(BUSY_MOST)?;
+        Ok(connection)
+    }
+
     pub fn identity(&self) -> String {
         let real =
             self.path.canonicalize().unwrap_or_else(|_| match (self.path.parent(), self.path.file_name()) {
@@ -54,14 +79,8 @@ impl Writer {
         if self.connection.is_some() {
             return Ok(true);
         }
+        self.expect_folder()?;
         let path = self.path.display();
-        if let Some(folder) = self.path.parent().filter(|folder| !folder.is_dir()) {
-            return Err(Trouble::usage(format!(
-                "no directory {} for the database {path}: create it, or correct database_url",
-                folder.display()
-            ))
-            .into());
-        }
         if !create && !self.path.exists() {
             return Ok(false);
         }
@@ -72,23 +91,11 @@ impl Writer {
         // The built-in wait is unfair to the point of starvation; ours is `patiently`.
         connection.busy_timeout(Duration::ZERO)?;
         connection.set_prepared_statement_cache_capacity(100);
-        let unusable = |error: rusqlite::Error| match error.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase) => {
-                anyhow::Error::new(Trouble::usage(format!("{path} is not an SQLite database")))
-            }
-            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-                let text = format!(
-                    "cannot write {path}: this user must own the file and its directory, or may write both"
-                );
-                anyhow::Error::new(error).context(Trouble::usage(text))
-            }
-            _ => error.into(),
-        };
         let mode: String = patiently(&self.path, || {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
         })
         .map_err(|error| match error.downcast::<rusqlite::Error>() {
-            Ok(error) => unusable(error),
+            Ok(error) => unusable(&self.path, error),
             Err(error) => error,
         })?;
         if mode != "wal" || connection.is_readonly("main")? {
@@ -147,6 +154,21 @@ impl Writer {
                 error
             }
         })
+    }
+}
+
+/// Why a file cannot be used, and the way out.
+pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => Trouble::usage(format!("{path} is not an SQLite database")).into(),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            let text = format!(
+                "cannot write {path}: this user must own the file and its directory, or may write both"
+            );
+            anyhow::Error::new(error).context(Trouble::usage(text))
+        }
+        _ => error.into(),
     }
 }
 
