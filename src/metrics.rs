@@ -29,17 +29,19 @@ pub struct Metrics {
     file: PathBuf,
     /// The counters of all runs.
     kept: PathBuf,
+    /// Held for a moment only: lanes add to it while messages are in flight.
     state: Mutex<State>,
+    /// Held while they are written; whether that was for the last time.
+    ended: Mutex<bool>,
     /// It was told that they cannot be written.
     failed: AtomicBool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// Done by this run, and not in the file yet.
     fresh: Counters,
     backlog: Option<Vec<Backlog>>,
-    ended: bool,
 }
 
 /// What only ever grows.
@@ -193,7 +195,8 @@ impl Metrics {
         Self {
             file: file.to_owned(),
             kept: state_dir.join(format!("metrics-{name}.json")),
-            state: Mutex::new(State { fresh, ..State::default() }),
+            state: Mutex::new(State { fresh, backlog: None }),
+            ended: Mutex::new(false),
             failed: AtomicBool::new(false),
         }
     }
@@ -211,7 +214,7 @@ impl Metrics {
         self.state().backlog = Some(backlog);
     }
 
-    /// Writes what has been done until now.
+    /// Writes what has been done until now, if nobody has written the end.
     pub fn write(&self) {
         self.write_or_tell(None);
     }
@@ -223,19 +226,22 @@ impl Metrics {
     }
 
     fn write_or_tell(&self, end: Option<End>) {
-        // Held to the end: what a slower thread has seen earlier must not be written over it.
-        let mut state = self.state();
-        if state.ended {
+        // To the end: what a slower thread has seen earlier must not be written over it.
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
             return;
         }
-        state.ended = end.is_some();
+        *ended = end.is_some();
+        let mut state = std::mem::take(&mut *self.state());
         if let Err(error) = self.add(&mut state, end)
             && !self.failed.swap(true, Ordering::Relaxed)
         {
             log::warn!("the metrics cannot be written: {error:#}; the run goes on without them");
         }
+        self.state().fresh.add(&state.fresh);
     }
 
+    /// Takes from `state` what is counted now, whether or not it can be shown.
     fn add(&self, state: &mut State, end: Option<End>) -> Result<()> {
         let _turn = turn_at(&self.kept.with_extension("lock"))?;
         let mut kept = read(&self.kept)?;

@@ -15,6 +15,7 @@ on_each_database! {
     what_waits_and_what_is_in_doubt_is_seen,
     how_the_last_run_ended_is_seen,
     a_directory_that_is_not_there_is_told_once_and_the_run_goes_on,
+    whoever_keeps_the_metrics_locked_holds_up_no_message,
     promtool_finds_nothing_to_say,
 }
 
@@ -199,6 +200,30 @@ fn a_directory_that_is_not_there_is_told_once_and_the_run_goes_on(it: Sandbox) {
     it.run();
     let text = fs::read_to_string(it.path("textfile/bs.prom")).unwrap();
     assert!(text.contains("outcome=\"sent\"} 2\n"), "{text}");
+}
+
+/// A run that was stopped in the middle of writing them, say.
+fn whoever_keeps_the_metrics_locked_holds_up_no_message(it: Sandbox) {
+    let endpoint = Endpoint::accepting();
+    configure(&it, "", &endpoint.channel("web", ""));
+    it.run();
+    let mut files = fs::read_dir(it.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let is_lock = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("metrics-") && name.ends_with(".lock")
+    };
+    let lock = files.find(is_lock).expect("a lock");
+    let held = fs::File::open(lock).unwrap();
+    held.lock().unwrap();
+    let task = it.database.task("web", ["ann", "bob"]);
+    let done = it.call("run").done().exits(0);
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    done.says(&["the metrics cannot be written: another run has held"]);
+    assert_eq!(it.database.status(task), "finished");
+    drop(held);
+    it.database.task("web", ["cy"]);
+    it.run();
+    assert_eq!(outcome(&it, "sent"), 1.0);
 }
 
 fn promtool_finds_nothing_to_say(it: Sandbox) {

@@ -81,13 +81,17 @@ impl Telling {
         let Some(metrics) = &self.metrics else { return work(self) };
         std::thread::scope(|scope| {
             // Closed when the work is over, even by a panic.
-            let (_over, over): (Sender<()>, _) = channel();
+            let (not_over, over): (Sender<()>, _) = channel();
             let writes = move || write_now_and_then(metrics, database, &over);
-            if let Err(error) = std::thread::Builder::new().name("metrics".into()).spawn_scoped(scope, writes)
-            {
-                log::info!("metrics are written at the end alone: {error}");
+            let writer = std::thread::Builder::new().name("metrics".into()).spawn_scoped(scope, writes);
+            let ended = work(self);
+            drop(not_over);
+            match writer.map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => log::warn!("the thread that writes metrics panicked; the run is not harmed"),
+                Err(error) => log::info!("metrics were not written meanwhile: {error}"),
             }
-            work(self)
+            ended
         })
     }
 

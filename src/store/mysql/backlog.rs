@@ -28,13 +28,14 @@ impl MySql {
         }
         let ids: Vec<TaskId> = tasks.keys().copied().collect();
         for (id, count, _) in self.counted(&ids, "k_task_status", "status = 'pending'", "0")? {
-            let (channel, age) = &tasks[&id];
+            let Some((channel, age)) = tasks.get(&id) else { continue };
             let count = if count > COUNTED { self.guessed(id)?.max(count) } else { count };
             all.waits(channel, count, Duration::from_secs(*age));
         }
         let retry_age = "TIMESTAMPDIFF(SECOND, retry_at, NOW(3))";
         for (id, count, age) in self.counted(&ids, "k_task_retry", "retry_at <= NOW(3)", retry_age)? {
-            all.waits(&tasks[&id].0, count, Duration::from_secs(age));
+            let Some((channel, _)) = tasks.get(&id) else { continue };
+            all.waits(channel, count, Duration::from_secs(age));
         }
 
         for mut row in self.read("read the backlog", &frozen)? {
@@ -47,7 +48,8 @@ impl MySql {
         }
         let ids: Vec<TaskId> = tasks.keys().copied().collect();
         for (id, count, _) in self.counted(&ids, "k_task_status", "status = 'unknown'", "0")? {
-            all.unknown(&tasks[&id], count);
+            let Some(channel) = tasks.get(&id) else { continue };
+            all.unknown(channel, count);
         }
         Ok(all.list())
     }
