@@ -40,7 +40,7 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
         Column::number("id"),
         Column::text("name").least(9),
         Column::text("channel").least(7).spare(7),
-        Column::text("state").least(17),
+        Column::text("state").least(19),
         Column::number("sent"),
         spare_if(Column::number("failed"), none(|seen| seen.counts.failed)),
         spare_if(Column::number("unknown"), none(|seen| seen.counts.unknown)),
