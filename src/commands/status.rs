@@ -116,7 +116,7 @@ impl Seen {
         }
         if counts.failed > 0 && self.task.status != TaskStatus::Cancelled {
             notes.push(format!(
-                "{} failed: `batch-send retry {id}` gives each one more attempt",
+                "{} failed: `batch-send targets {id} --status failed` says why, `batch-send retry {id}` gives each one more attempt",
                 targets(counts.failed)
             ));
         }

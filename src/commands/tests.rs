@@ -391,7 +391,7 @@ id  name    channel  state                                            sent  fail
  2  春      sms      draft                                               0       0        0     0      0
  1  Spring  mail     finished                                            1       1        1     0      3
 task 1: 1 target unknown: `batch-send targets 1 --status unknown` lists them, `batch-send resolve 1 --all --as VERDICT` (sent, failed or retry) settles them
-task 1: 1 target failed: `batch-send retry 1` gives each one more attempt
+task 1: 1 target failed: `batch-send targets 1 --status failed` says why, `batch-send retry 1` gives each one more attempt
 ";
     assert_eq!(timeless(&stage.says("status")), expected);
     assert_eq!(timeless(&stage.says("task list")), expected);
