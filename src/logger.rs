@@ -33,8 +33,8 @@ const TAIL: usize = 10_000;
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
 struct Logger {
+    stderr: env_logger::Logger,
     level: LevelFilter,
-    verbose: bool,
     format: LogFormat,
     /// None: another command than `run`.
     run: Option<Uuid>,
@@ -51,7 +51,8 @@ pub fn start(verbose: u8, quiet: bool, format: LogFormat, run: Option<Uuid>) {
         (false, _) => LevelFilter::Debug,
     };
     let (file, tail) = (OnceLock::new(), OnceLock::new());
-    let logger = LOGGER.get_or_init(|| Logger { level, verbose: verbose > 0, format, run, file, tail });
+    let stderr = stderr(level, verbose > 0, format, run);
+    let logger = LOGGER.get_or_init(|| Logger { stderr, level, format, run, file, tail });
     log::set_max_level(level);
     // It fails only where a logger stands already.
     let _ = log::set_logger(logger);
@@ -116,22 +117,28 @@ pub fn about(task: TaskId, target: Option<TargetId>) -> Speaking {
 
 // ---- where lines go -----------------------------------------------------------------------------------------------
 
+fn stderr(level: LevelFilter, verbose: bool, format: LogFormat, run: Option<Uuid>) -> env_logger::Logger {
+    let masked = run.is_some() && !verbose;
+    env_logger::Builder::new()
+        .filter_level(LevelFilter::Off)
+        .filter_module("batch_send", level)
+        .format(move |out, record| {
+            let line = Line::of(record, ABOUT.get(), run);
+            let text = match format {
+                LogFormat::Text if verbose => line.on_stderr(masked),
+                LogFormat::Text => line.sentence(masked),
+                LogFormat::Json => line.json(masked),
+                LogFormat::Journal => line.journal(masked),
+            };
+            out.write_all(text.as_bytes())
+        })
+        .build()
+}
+
 impl Logger {
     /// The level of what is kept.
     fn kept(&self) -> LevelFilter {
         self.level.max(KEPT)
-    }
-
-    fn to_stderr(&self, line: &Line) {
-        let masked = self.run.is_some() && !self.verbose;
-        let text = match self.format {
-            LogFormat::Text if self.verbose => line.on_stderr(masked),
-            LogFormat::Text => line.sentence(masked),
-            LogFormat::Json => line.json(masked),
-            LogFormat::Journal => line.journal(masked),
-        };
-        // There is nobody left to be told that stderr cannot be written.
-        let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
     fn keep(&self, line: &Line) {
@@ -143,16 +150,17 @@ impl Logger {
             };
             if let Err(error) = file.write(&text)
                 && !file.failed.swap(true, Ordering::Relaxed)
-                && self.level >= LevelFilter::Warn
             {
-                self.to_stderr(&Line::plain(
-                    Level::Warn,
-                    format!(
-                        "the log file {} cannot be written: {error}; the run goes on, and what it does is not kept",
-                        file.path.display()
-                    ),
-                    self.run,
-                ));
+                let path = file.path.display();
+                self.stderr.log(
+                    &Record::builder()
+                        .level(Level::Warn)
+                        .target(module_path!())
+                        .args(format_args!(
+                            "the log file {path} cannot be written: {error}; the run goes on, and what it does is not kept"
+                        ))
+                        .build(),
+                );
             }
         }
         if let Some(tail) = self.tail.get().filter(|_| line.level <= Level::Info) {
@@ -174,17 +182,10 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let (stderr, kept) = (record.level() <= self.level, record.level() <= self.kept());
-        let kept = kept && (self.file.get().is_some() || self.tail.get().is_some());
-        if !stderr && !kept {
-            return;
-        }
-        let line = Line::of(record, ABOUT.get(), self.run);
-        if stderr {
-            self.to_stderr(&line);
-        }
-        if kept {
-            self.keep(&line);
+        self.stderr.log(record);
+        let kept = self.file.get().is_some() || self.tail.get().is_some();
+        if kept && record.level() <= self.kept() {
+            self.keep(&Line::of(record, ABOUT.get(), self.run));
         }
     }
 

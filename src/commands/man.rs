@@ -19,7 +19,7 @@ const EXITS: [(Exit, &str); 5] = [
     (Exit::Usage, "The command line, the configuration or the set-up is wrong."),
     (
         Exit::ForAPerson,
-        "It did its duty and left something for a person: targets became unknown, a task was paused; `status --fail-if`: \
+        "It did its duty and left something for a person: targets became unknown, a task was paused; status --fail-if: \
          something of it is true.",
     ),
     (

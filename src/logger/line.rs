@@ -33,15 +33,9 @@ impl Line {
         let mut fields: Vec<_> =
             context.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
         fields.append(&mut own.0);
-        let mut line = Self::plain(record.level(), record.args().to_string(), run);
-        line.recipient = recipient.unwrap_or_default();
-        fields.append(&mut line.fields);
-        Self { fields, ..line }
-    }
-
-    pub fn plain(level: Level, message: String, run: Option<Uuid>) -> Self {
-        let run = run.map(|run| ("run".to_owned(), Value::from(run.to_string())));
-        Self { level, message, fields: run.into_iter().collect(), recipient: String::new() }
+        fields.extend(run.map(|run| ("run".to_owned(), Value::from(run.to_string()))));
+        let message = record.args().to_string();
+        Self { level: record.level(), message, fields, recipient: recipient.unwrap_or_default() }
     }
 
     fn message(&self, masked: bool) -> String {
