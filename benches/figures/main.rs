@@ -1,7 +1,7 @@
 //! Prints the product's figures beside what they are compared with. It judges nothing and is no test: a figure says something
 //! about the machine it was taken on, at a quiet time.
 //!
-//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [status] [report] [--rows N]
+//!     cargo bench --bench figures -- URL [file] [http] [smtp] [memory] [import] [purge] [idle] [claim] [rate] [status] [report] [told] [--rows N]
 //!
 //! URL is a database of a MySQL or MariaDB server (spoken to without TLS); the tables get names of their own and are dropped at
 //! the end. Without a section, all are taken; `smtp` needs postfix's test programs. `--rows` is how many targets a section
@@ -26,6 +26,7 @@ mod report;
 mod site;
 mod smtp;
 mod status;
+mod told;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("rate", rate::measure),
     ("status", status::measure),
     ("report", page::measure),
+    ("told", told::measure),
 ];
 
 struct Arguments {

@@ -39,6 +39,11 @@ impl fmt::Display for Server {
 impl Site {
     /// `channels`: the `[channel.NAME]` tables; `{dir}` in them is the site's directory.
     pub fn new(url: &str, channels: &str) -> Result<Self> {
+        Self::with(url, "", channels)
+    }
+
+    /// With keys of the configuration beside the channels, too.
+    pub fn with(url: &str, keys: &str, channels: &str) -> Result<Self> {
         // Not the system's directory for such things: that may be in memory, and the file channel waits for the disk.
         let dir = TempDir::with_prefix_in("figures-", env!("CARGO_TARGET_TMPDIR"))?;
         let mut db = connect(url)?;
@@ -48,7 +53,7 @@ impl Site {
         let prefix = format!("figures_{}_", &Uuid::new_v4().simple().to_string()[..8]);
         let site = Self { dir, prefix, db, server: Server { version, flush } };
         let configuration = format!(
-            "database_url = {}\ntable_prefix = \"{}\"\nstate_dir = \"{{dir}}/state\"\n[run]\nbudget = \"1h\"\n{channels}",
+            "database_url = {}\ntable_prefix = \"{}\"\nstate_dir = \"{{dir}}/state\"\n{keys}[run]\nbudget = \"1h\"\n{channels}",
             toml::Value::from(url),
             site.prefix
         );
