@@ -152,7 +152,7 @@ fn a_run_that_slept_through_its_slot_takes_another(it: Sandbox) {
     it.configure("", &endpoint.channel("web", "rate = \"10/min\""));
     let task = it.database.task("web", people(10));
     let run = it.call("-vv run").start();
-    let slots = |run: &Process| run.stderr().matches(" slots channel=web").count();
+    let slots = |run: &Process| run.stderr().matches(" slots task=").count();
     wait_until("the slot of the second", 20, || slots(&run) == 2);
     it.stop(&run);
     // Its end is six seconds after its beginning; that was more than a second ago then.
