@@ -40,7 +40,7 @@ fn large(it: &Sandbox, number: u64) -> u64 {
     task
 }
 
-/// So many hundred thousand targets, `p0` and so on.
+/// So many hundred thousand targets, `p0` and so on, in this order: a purge begins with the first.
 pub fn fill(it: &Sandbox, task: u64, number: u64, status: &str) {
     let digits = "WITH d(n) AS (SELECT 0 UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL
         SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)";
@@ -48,7 +48,7 @@ pub fn fill(it: &Sandbox, task: u64, number: u64, status: &str) {
         it.database.execute(&format!(
             "INSERT INTO batch_task_target (task_id, recipient, status) {digits}
              SELECT {task}, CONCAT('p', {from} + a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n), '{status}'
-             FROM d AS e, d, d AS c, d AS b, d AS a"
+             FROM d AS e, d, d AS c, d AS b, d AS a ORDER BY e.n, d.n, c.n, b.n, a.n"
         ));
     }
 }
