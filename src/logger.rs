@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rustix::fs::OFlags;
@@ -21,11 +22,15 @@ use uuid::Uuid;
 
 use self::line::Line;
 use crate::cli::LogFormat;
+use crate::patience;
 use crate::target::TargetId;
 use crate::task::TaskId;
 
 /// What a log file gets, whatever stderr does.
 const KEPT: LevelFilter = LevelFilter::Info;
+
+/// A file system that has gone away never answers.
+const OPENING: Duration = Duration::from_secs(2);
 
 /// Bytes of the last lines that are kept at hand.
 const TAIL: usize = 10_000;
@@ -65,7 +70,8 @@ pub fn run() -> Uuid {
 
 /// From now on lines go to this file, too.
 pub fn keep_in(path: &Path) -> io::Result<()> {
-    let file = LogFile::open(path)?;
+    let at = path.to_owned();
+    let file = patience::within(OPENING, "log", move || LogFile::open(&at))??;
     if let Some(logger) = LOGGER.get() {
         logger.file.get_or_init(|| file);
         log::set_max_level(logger.kept());

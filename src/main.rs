@@ -15,6 +15,7 @@ mod metrics;
 mod moment;
 mod notify;
 mod pace;
+mod patience;
 mod ping;
 mod sender;
 mod settlement;

@@ -12,16 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use fs2::FileExt;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::{Ended, Served};
 use crate::moment::{Moment, wall};
+use crate::patience;
 use crate::store::Backlog;
 
-/// For so long another run's turn at the files is waited for.
+/// For so long another run's turn at the files is waited for, and the disk that `metrics_file` is on.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The metrics of one run, on top of those of all before it.
@@ -265,7 +266,12 @@ impl Metrics {
         replace(&self.kept, &serde_json::to_string(&kept)?, 0o600)?;
         // They are counted, even if nobody gets to see it.
         state.fresh = Counters::default();
-        replace(&self.file, &text(&kept), 0o644).context("metrics_file")
+        let (file, text) = (self.file.clone(), text(&kept));
+        // Perhaps on a file system that has gone away: the run must end.
+        patience::within(PATIENCE, "metrics", move || replace(&file, &text, 0o644))
+            .map_err(Error::new)
+            .flatten()
+            .context("metrics_file")
     }
 }
 
@@ -303,7 +309,7 @@ fn read(path: &Path) -> Result<Kept> {
         Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
     };
     Ok(serde_json::from_slice(&text).unwrap_or_else(|error| {
-        log::info!("{} cannot be understood ({error}): the counters begin anew", path.display());
+        log::warn!("{} cannot be understood ({error}): the counters begin anew", path.display());
         Kept::default()
     }))
 }

@@ -1,6 +1,7 @@
 //! `[notify]`: a program of the operator's that is told what became of a task, one event a call, as one JSON object on its stdin. Called when
 //! nothing is in flight any more. It may fail or hang: that is said, and changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::moment::{self, Moment};
+use crate::patience;
 use crate::sender::{Outcome, Secrets, exec};
 use crate::task::{Counts, Task, TaskId, show_time};
 use crate::who;
@@ -48,7 +50,7 @@ pub struct Event {
 }
 
 pub struct Notify {
-    exec: exec::Exec,
+    exec: Arc<exec::Exec>,
     secrets: Secrets,
     run: Uuid,
 }
@@ -61,7 +63,7 @@ impl Notify {
     /// `secrets`: what must not show, though the program may say it.
     pub fn open(command: &[String], secrets: &[String], run: Uuid) -> Result<Self> {
         Ok(Self {
-            exec: exec::Exec::open(&settings(command), TIMEOUT)?,
+            exec: Arc::new(exec::Exec::open(&settings(command), TIMEOUT)?),
             secrets: Secrets::new(secrets.iter().map(String::as_str)),
             run,
         })
@@ -78,7 +80,11 @@ impl Notify {
                 log::warn!("[notify] has no time left: {left} of {} events were not told", events.len());
                 return;
             }
-            if let Some(mut why) = failure(self.exec.hand(line.as_bytes(), until)) {
+            let exec = Arc::clone(&self.exec);
+            // A program on a file system that has gone away is not even started within its time.
+            let told = patience::within(2 * TIMEOUT, "notify", move || exec.hand(line.as_bytes(), until));
+            let why = told.map_or_else(|error| Some(error.to_string()), failure);
+            if let Some(mut why) = why {
                 self.secrets.hide(&mut why);
                 log::warn!("[notify] failed at {} of task {}: {why}", event.happened.word(), event.task);
             }

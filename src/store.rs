@@ -660,7 +660,8 @@ pub trait Desk {
     fn ended(&mut self, age: Duration) -> Result<Vec<Task>>;
 
     /// Ends such a task for good, so that it can be purged: cancelled, which no run works on, nobody adds to and nobody opens again, with
-    /// [`PURGING`] for its reason where it was finished. Audited each time. Says why it must stay, if so; then nothing is changed.
+    /// [`PURGING`] for its reason where it was finished. Audited once, however often it is
+    /// gone on with. Says why it must stay, if so; then nothing is changed.
     ///
     /// It comes before the first target goes, since a task that has lost some of them has forgotten who got its message: whoever is
     /// added to it once more would get it twice.
@@ -721,6 +722,8 @@ pub enum Stays {
     /// A run has some of its targets, or somebody added to it after its end.
     Open,
     Unknown,
+    /// There is no such task any more: another purge was at it.
+    Gone,
 }
 
 /// What one step of a purge did.

@@ -91,7 +91,14 @@ impl Source {
         }
         let name = plain(&path.to_string_lossy()).into_owned();
         let file = File::open(path).with_context(|| Trouble::usage(format!("open {name}")))?;
-        let length = file.metadata().ok().filter(|about| about.is_file()).map(|about| about.len());
+        let about = file.metadata().ok();
+        if about.as_ref().is_some_and(|about| about.is_dir()) {
+            return Err(Trouble::usage(format!(
+                "{name} is a directory: name a file, or - for standard input"
+            ))
+            .into());
+        }
+        let length = about.filter(|about| about.is_file()).map(|about| about.len());
         let bar = bar(length);
         let input = BufReader::with_capacity(64 << 10, bar.wrap_read(file));
         Ok(Self { name, input: Box::new(input), bar })

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::ask::Ask;
@@ -69,7 +69,8 @@ pub fn run(args: &PurgeArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Resul
         if one.stays.is_none() {
             let about = about(&one.task, &one.counts);
             let act = Act { who: &who, what: PURGE, why: Some(&about) };
-            one.stays = remove(store, &one.task, args, &act, &mut gone)?;
+            one.stays = remove(store, &one.task, args, &act, &mut gone)
+                .with_context(|| format!("purge task {}", one.task.id))?;
         }
         match &one.stays {
             None => log::info!("purged task={}: {about}", one.task.id, about = about(&one.task, &one.counts)),
@@ -114,6 +115,7 @@ fn because(id: TaskId, stays: Stays, half_purged: bool) -> String {
              `batch-send task pause {id}`, and see whom it would send to"
         ),
         Stays::NotEnded => "it was opened again meanwhile".into(),
+        Stays::Gone => "it is gone".into(),
         Stays::Open if half_purged => format!(
             "somebody added targets to it while it was being purged; they are not sent: \
              `batch-send targets {id}` shows them, put those who want it into another task"
@@ -136,14 +138,17 @@ fn remove(
     gone: &mut dyn FnMut(u64),
 ) -> Result<Option<String>> {
     let (id, half_purged) = (task.id, task.status_reason.as_deref() == Some(PURGING));
-    if let Some(stays) = store.condemn(id, args.finished_before, args.with_unknown, act)? {
-        return Ok(Some(because(id, stays, half_purged)));
+    match store.condemn(id, args.finished_before, args.with_unknown, act)? {
+        None => {}
+        // Another purge was quicker.
+        Some(Stays::Gone) => return Ok(None),
+        Some(stays) => return Ok(Some(because(id, stays, half_purged))),
     }
     let mut after = 0;
     loop {
         let began = Moment::now();
         match store.purge(id, args.finished_before, args.with_unknown, after)? {
-            Purged::Whole => return Ok(None),
+            Purged::Whole | Purged::Stays(Stays::Gone) => return Ok(None),
             Purged::Stays(stays) => return Ok(Some(because(id, stays, true))),
             Purged::Some(number, last) => {
                 gone(number);

@@ -10,6 +10,7 @@ on_each_database! {
     an_unresolved_doubt_does_not_vanish,
     a_run_goes_on_sending_beside_a_purge,
     a_task_that_is_half_purged_is_opened_by_nobody,
+    purges_beside_each_other_are_no_trouble,
     what_an_application_adds_meanwhile_stays,
     a_person_at_a_terminal_is_asked_and_sees_how_far_it_is,
 }
@@ -170,6 +171,26 @@ fn a_task_that_is_half_purged_is_opened_by_nobody(it: Sandbox) {
     it.run();
     it.call(PURGE).done().quietly();
     assert_eq!((tasks(&it), targets(&it, task), endpoint.requests()), (vec![], 0, 0));
+}
+
+fn purges_beside_each_other_are_no_trouble(it: Sandbox) {
+    it.configure("", &Endpoint::accepting().channel("web", ""));
+    for _ in 0..12 {
+        let task = it.database.draft("web");
+        let rows: Vec<String> = (0..40).map(|n| format!("({task}, 'p{n}', 'sent')")).collect();
+        it.database.execute(&format!(
+            "INSERT INTO batch_task_target (task_id, recipient, status) VALUES {}",
+            rows.join(", ")
+        ));
+        it.database.execute(&format!("UPDATE batch_task SET status = 'finished' WHERE id = {task}"));
+        ends(&it, task, 100);
+    }
+    let purges = [(); 3].map(|()| it.call(PURGE).start());
+    for purge in purges {
+        purge.wait().quietly();
+    }
+    assert_eq!(it.database.number("SELECT COUNT(*) FROM batch_task"), 0);
+    assert_eq!(it.database.number("SELECT COUNT(*) FROM batch_audit WHERE what = 'purge'"), 12);
 }
 
 fn what_an_application_adds_meanwhile_stays(it: Sandbox) {

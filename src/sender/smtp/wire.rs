@@ -3,8 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::moment::Moment;
+use crate::patience;
 
 pub enum Wire {
     Plain(Timed),
@@ -122,13 +122,9 @@ fn look_up(host: &str, port: u16, until: Moment) -> io::Result<Vec<SocketAddr>> 
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let (answer, answers) = mpsc::channel();
     let host = host.to_owned();
-    thread::Builder::new().name("look-up".into()).spawn(move || {
-        // Nobody waits any more once the time is over.
-        answer.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect)).ok();
-    })?;
-    answers.recv_timeout(until.left()).map_err(|_| io::Error::from(ErrorKind::TimedOut))?
+    let look = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+    patience::within(until.left(), "look-up", look)?
 }
 
 impl Timed {

@@ -86,9 +86,14 @@ impl MySql {
     ) -> Result<Option<Stays>> {
         let tables = Rc::clone(&self.tables);
         let audit = tables.audit_statement(act, Some(task), &[None]);
+        let known = format!(
+            "SELECT id FROM {} FORCE INDEX (k_task) WHERE task_id = {task} AND what = {} LIMIT 1",
+            tables.audit,
+            quote(act.what)
+        );
         self.connection.attempt("end a task for good", |connection, _| {
             let Some(standing) = stand(connection, &tables, task, age)? else {
-                return Ok(Some(Stays::NotEnded));
+                return Ok(Some(Stays::Gone));
             };
             if !standing.ended || !matches!(standing.status.as_str(), "finished" | "cancelled") {
                 return Ok(Some(Stays::NotEnded));
@@ -106,7 +111,9 @@ impl MySql {
                 tables.task,
                 quote(PURGING)
             );
-            connection.run(&format!("{end}; {audit}; COMMIT"))?;
+            let first = last(connection.run(&known)?).rows.is_empty();
+            let audit = if first { format!("{audit}; ") } else { String::new() };
+            connection.run(&format!("{end}; {audit}COMMIT"))?;
             Ok(None)
         })
     }
@@ -141,7 +148,7 @@ impl MySql {
         );
         self.connection.attempt("purge a task", |connection, lost| {
             let Some(standing) = stand(connection, &tables, task, age)? else {
-                return Ok(if lost { Purged::Whole } else { Purged::Stays(Stays::NotEnded) });
+                return Ok(if lost { Purged::Whole } else { Purged::Stays(Stays::Gone) });
             };
             if standing.status != "cancelled" || !standing.ended {
                 return Ok(Purged::Stays(Stays::NotEnded));

@@ -4,20 +4,20 @@ use rusqlite::params;
 
 use super::*;
 
-/// An ended task, and which of its targets may go; inside, why it stays.
+/// An ended task, and which of its targets may go; or why it stays.
 fn stand(
     tx: &Tx<'_>,
     task: TaskId,
     age: Duration,
     with_unknown: bool,
-) -> Result<Option<(TaskStatus, Vec<&'static str>)>> {
-    let Some(found) = read_one_task(tx, task)? else { return Ok(None) };
+) -> Result<Result<(TaskStatus, Vec<&'static str>), Stays>> {
+    let Some(found) = read_one_task(tx, task)? else { return Ok(Err(Stays::Gone)) };
     let ended = found.finished_at.is_some_and(|at| at.timestamp_millis() <= tx.before(age));
     if !ended
         || found.lease.is_some()
         || !matches!(found.status, TaskStatus::Finished | TaskStatus::Cancelled)
     {
-        return Ok(None);
+        return Ok(Err(Stays::NotEnded));
     }
     let mut may_go = vec!["sent", "failed"];
     if with_unknown {
@@ -27,7 +27,7 @@ fn stand(
     if found.status == TaskStatus::Cancelled && found.status_reason.as_deref() != Some(PURGING) {
         may_go.extend(["pending", "retry"]);
     }
-    Ok(Some((found.status, may_go)))
+    Ok(Ok((found.status, may_go)))
 }
 
 /// Why what is left of a task must stay, if there is any beside what may go.
@@ -56,8 +56,9 @@ pub(super) fn condemn(
     with_unknown: bool,
     act: &Act<'_>,
 ) -> Result<Option<Stays>> {
-    let Some((status, may_go)) = stand(tx, task, age, with_unknown)? else {
-        return Ok(Some(Stays::NotEnded));
+    let (status, may_go) = match stand(tx, task, age, with_unknown)? {
+        Ok(standing) => standing,
+        Err(stays) => return Ok(Some(stays)),
     };
     if let Some(stays) = left(tx, task, &may_go)? {
         return Ok(Some(stays));
@@ -70,7 +71,10 @@ pub(super) fn condemn(
         tx.change(&sql, params![task.cast_signed(), PURGING, halt(tx, task)?])?;
         thaw(tx, task)?;
     }
-    tx.audit(act, Some(task), None)?;
+    let known = format!("SELECT 1 FROM {p}audit WHERE task_id = ?1 AND what = ?2 LIMIT 1", p = tx.p);
+    if tx.one(&known, params![task.cast_signed(), act.what], |_| Ok(()))?.is_none() {
+        tx.audit(act, Some(task), None)?;
+    }
     Ok(None)
 }
 
@@ -82,8 +86,10 @@ pub(super) fn step(
     after: TargetId,
 ) -> Result<Purged> {
     let p = tx.p;
-    let Some((TaskStatus::Cancelled, may_go)) = stand(tx, task, age, with_unknown)? else {
-        return Ok(Purged::Stays(Stays::NotEnded));
+    let may_go = match stand(tx, task, age, with_unknown)? {
+        Ok((TaskStatus::Cancelled, may_go)) => may_go,
+        Ok(_) => return Ok(Purged::Stays(Stays::NotEnded)),
+        Err(stays) => return Ok(Purged::Stays(stays)),
     };
     let (id, most) = (task.cast_signed(), i64::try_from(PURGED_MOST).unwrap_or(i64::MAX));
     // In two stretches of one index: a retry has a time of its own.
