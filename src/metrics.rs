@@ -376,7 +376,7 @@ fn text(kept: &Kept) -> String {
         text.family(
             "backlog_targets",
             "gauge",
-            "Targets that could be sent now, of all hosts. Counted up to 1000 of a task and estimated above; of the first 1000 due tasks.",
+            "Targets that could be sent now, of all hosts, within the hours of their channel. Counted up to 1000 of a task and estimated above; of the first 1000 due tasks.",
         );
         for (name, waits) in waits {
             text.sample("backlog_targets", &[("channel", name)], waits.targets);

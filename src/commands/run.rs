@@ -68,7 +68,7 @@ fn work(
     config: &Config,
     database: &Database,
     args: &RunArgs,
-    telling: &Telling,
+    telling: &Telling<'_>,
     report: &mut Report,
 ) -> Result<Exit> {
     config.make_dirs()?;
@@ -93,7 +93,7 @@ fn every_due_task(
     args: &RunArgs,
     stop: &Stop,
     longest: Duration,
-    telling: &Telling,
+    telling: &Telling<'_>,
     report: &mut Report,
 ) -> Result<Exit> {
     let path = lock_path(&config.lock_dir, database);
@@ -187,7 +187,7 @@ fn one_task(
     args: &RunArgs,
     id: TaskId,
     stop: &Stop,
-    telling: &Telling,
+    telling: &Telling<'_>,
     report: &mut Report,
 ) -> Result<Exit> {
     let _about = logger::about(id, None);
@@ -281,7 +281,7 @@ struct Run<'a> {
     journal: &'a Journal,
     channels: BTreeMap<&'a str, Open<'a>>,
     hours: Hours<'a>,
-    telling: &'a Telling,
+    telling: &'a Telling<'a>,
     tallies: Mutex<HashMap<TaskId, Tally>>,
     /// Not to be served before this moment, or not again in this run: found empty, or not to be served here.
     left_alone: Mutex<HashMap<TaskId, Option<Moment>>>,
@@ -304,7 +304,7 @@ impl<'a> Run<'a> {
         limit: Option<u64>,
         journal: &'a Journal,
         hours: Hours<'a>,
-        telling: &'a Telling,
+        telling: &'a Telling<'a>,
     ) -> Self {
         let opened = config.channels.values().zip(senders);
         let channels = opened.map(|(channel, sender)| {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::pace::window;
 use crate::support::{Cue, Endpoint, Sandbox, wait_until};
 
 on_each_database! {
@@ -162,6 +163,13 @@ fn what_waits_and_what_is_in_doubt_is_seen(it: Sandbox) {
     it.call(&format!("resolve {task} --all --as sent --yes")).done().exits(0);
     it.run();
     assert_eq!(value(&it, "unknown_targets{channel=\"web\"}"), 0.0);
+
+    // At night nothing could be sent.
+    configure(&it, "", &endpoint.channel("web", &window(1, 2)));
+    it.database.task("web", ["eve"]);
+    it.run();
+    assert_eq!(value(&it, "backlog_targets{channel=\"web\"}"), 0.0);
+    assert_eq!(value(&it, "backlog_oldest_age_seconds{channel=\"web\"}"), 0.0);
 }
 
 fn how_the_last_run_ended_is_seen(it: Sandbox) {

@@ -239,7 +239,7 @@ fn each_group_asks_for_its_slots_once(it: Sandbox) {
 }
 
 /// Keys of a window that opened so many hours ago and closes so many hours from now; both may be negative.
-fn window(from: i64, to: i64) -> String {
+pub fn window(from: i64, to: i64) -> String {
     let minutes = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64 / 60;
     // Shanghai's clock is eight hours ahead, all year.
     let clock = |hours: i64| {

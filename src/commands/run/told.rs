@@ -19,13 +19,14 @@ use crate::metrics::{End, Metrics, Turn};
 use crate::moment::Moment;
 use crate::notify::{Event, Notify};
 use crate::ping::Ping;
-use crate::store::{Database, Store};
+use crate::store::{Backlog, Database, Store};
 use crate::trouble::{Kind, Trouble};
 
 /// How often metrics are written during a run.
 const METRICS: Duration = Duration::from_secs(15);
 
-pub(super) struct Telling {
+pub(super) struct Telling<'a> {
+    config: &'a Config,
     began: Moment,
     metrics: Option<Metrics>,
     /// Of the cron run alone: a person's run of one task beside it says nothing of whether cron works.
@@ -35,9 +36,9 @@ pub(super) struct Telling {
     nothing: AtomicBool,
 }
 
-impl Telling {
+impl<'a> Telling<'a> {
     /// Errors are [`Kind::Usage`]: a setting that cannot be. A log file that cannot be opened is told, and the run goes on.
-    pub fn begin(config: &Config, database: &Database, args: &RunArgs) -> Result<Self> {
+    pub fn begin(config: &'a Config, database: &Database, args: &RunArgs) -> Result<Self> {
         if let Some(file) = args.log_file.as_ref().or(config.told.log_file.as_ref()) {
             keep_in(file)?;
         }
@@ -51,6 +52,7 @@ impl Telling {
             logger::keep_tail();
         }
         Ok(Self {
+            config,
             began: Moment::now(),
             metrics,
             ping: Mutex::new(ping),
@@ -72,7 +74,7 @@ impl Telling {
     }
 
     /// For one turn at a task of this channel.
-    pub fn turn<'a>(&'a self, channel: &'a str) -> Option<Turn<'a>> {
+    pub fn turn<'t>(&'t self, channel: &'t str) -> Option<Turn<'t>> {
         self.metrics.as_ref().map(|metrics| metrics.turn(channel))
     }
 
@@ -82,7 +84,7 @@ impl Telling {
         std::thread::scope(|scope| {
             // Closed when the work is over, even by a panic.
             let (not_over, over): (Sender<()>, _) = channel();
-            let writes = move || write_now_and_then(metrics, database, &over);
+            let writes = move || self.write_now_and_then(metrics, database, &over);
             let writer = std::thread::Builder::new().name("metrics".into()).spawn_scoped(scope, writes);
             let ended = work(self);
             drop(not_over);
@@ -106,7 +108,7 @@ impl Telling {
         let mut store = None;
         if let Some(metrics) = &self.metrics {
             if !away && let Some(store) = opened(database, &mut store) {
-                look_at_backlog(metrics, store);
+                self.look_at_backlog(metrics, store);
             }
             metrics.end(End { exit, took, database_retries: database.retries() });
         }
@@ -126,6 +128,31 @@ impl Telling {
             ping.end(exit, &log);
         }
     }
+
+    fn write_now_and_then(&self, metrics: &Metrics, database: &Database, over: &Receiver<()>) {
+        let mut store = None;
+        while over.recv_timeout(METRICS) == Err(RecvTimeoutError::Timeout) {
+            if let Some(store) = opened(database, &mut store) {
+                self.look_at_backlog(metrics, store);
+            }
+            metrics.write();
+        }
+    }
+
+    fn look_at_backlog(&self, metrics: &Metrics, store: &mut (dyn Store + 'static)) {
+        let looked = store.backlog().and_then(|backlog| Ok((backlog, store.now()?)));
+        match looked {
+            Ok((backlog, now)) => {
+                let window = |channel: &str| self.config.channels.get(channel)?.window;
+                let open = |one: Backlog| match window(&one.channel) {
+                    Some(window) => one.within(window.open_since(now), now),
+                    None => one,
+                };
+                metrics.waits(backlog.into_iter().map(open).collect());
+            }
+            Err(error) => log::info!("the backlog is not known: {error:#}"),
+        }
+    }
 }
 
 fn keep_in(file: &Path) -> Result<()> {
@@ -143,16 +170,6 @@ fn keep_in(file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write_now_and_then(metrics: &Metrics, database: &Database, over: &Receiver<()>) {
-    let mut store = None;
-    while over.recv_timeout(METRICS) == Err(RecvTimeoutError::Timeout) {
-        if let Some(store) = opened(database, &mut store) {
-            look_at_backlog(metrics, store);
-        }
-        metrics.write();
-    }
-}
-
 /// A store of our own, opened when it is first needed.
 fn opened<'a>(
     database: &Database,
@@ -165,11 +182,4 @@ fn opened<'a>(
         }
     }
     store.as_deref_mut()
-}
-
-fn look_at_backlog(metrics: &Metrics, store: &mut (dyn Store + 'static)) {
-    match store.backlog() {
-        Ok(backlog) => metrics.waits(backlog),
-        Err(error) => log::info!("the backlog is not known: {error:#}"),
-    }
 }
