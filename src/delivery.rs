@@ -3,10 +3,10 @@
 //! Which task comes next, and what the process does around it, is commands/run.rs.
 
 mod pool;
+mod quota;
+mod served;
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender as Back};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 
 use self::pool::{Closing, Pool};
+pub use self::quota::Quota;
+pub use self::served::{Ended, Served};
 use crate::journal::Journal;
 use crate::message::Message;
 use crate::moment::Moment;
@@ -21,9 +23,7 @@ use crate::pace::Pace;
 use crate::sender::{Outcome, Sender, Toll};
 use crate::settlement::{self, HOLD_AFTER_UNREACHED, Policy, STOP_AFTER_REJECTED};
 use crate::stop::Stop;
-use crate::store::{
-    Answer, Claimed, Hold, InFlight, Lease, Relay, Settled, Settlement, Slot, Standing, Unwritten,
-};
+use crate::store::{Answer, Claimed, Hold, InFlight, Lease, Relay, Settlement, Slot, Standing, Unwritten};
 use crate::target::Target;
 
 /// How often the lease is renewed, and with it the look at whether somebody paused or cancelled.
@@ -68,93 +68,6 @@ pub struct Orders<'a> {
     pub journal: &'a Journal,
     /// Told about once a second what has come of it so far.
     pub seen: &'a dyn Fn(&Served),
-}
-
-/// How many targets this run may still begin (`--limit`), shared by its lanes.
-#[derive(Debug)]
-pub struct Quota(AtomicU64);
-
-impl Quota {
-    pub fn new(most: Option<u64>) -> Self {
-        Self(AtomicU64::new(most.unwrap_or(u64::MAX)))
-    }
-
-    /// Takes up to `most` of what is left.
-    fn take(&self, most: usize) -> usize {
-        let most = most as u64;
-        let take = |left: u64| Some(left - most.min(left));
-        let before =
-            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or_else(|left| left);
-        most.min(before) as usize
-    }
-
-    /// Gives back what was taken and not begun.
-    fn give(&self, back: usize) {
-        let add = |left: u64| Some(left.saturating_add(back as u64));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-    }
-
-    pub fn spent(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-}
-
-/// Why the work on a task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Nothing is left that can be sent now.
-    Drained,
-    /// Its turn is over, and others wait.
-    Yielded,
-    /// The run begins nothing more: a signal, the budget, the limit.
-    Stopped,
-    /// Somebody paused or cancelled the task, or it expired.
-    Halted,
-    /// Another run has the lease.
-    Lost,
-    /// The channel wants to be left alone, or cannot be reached.
-    Held(Duration),
-    /// The channel's next slot comes only after this time.
-    Paced(Duration),
-    /// The channel's window has closed.
-    Closed,
-    /// We paused the task, for this reason.
-    Paused(String),
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Drained => f.write_str("drained"),
-            Self::Yielded => f.write_str("turn over"),
-            Self::Stopped => f.write_str("stopped"),
-            Self::Halted => f.write_str("halted"),
-            Self::Lost => f.write_str("lease lost"),
-            Self::Held(length) => write!(f, "channel held for {} s", length.as_secs()),
-            Self::Paced(wait) => write!(f, "next slot in {} s", wait.as_secs()),
-            Self::Closed => f.write_str("window closed"),
-            Self::Paused(_) => f.write_str("paused"),
-        }
-    }
-}
-
-/// What came of the work on a task, as the run saw it.
-#[derive(Debug, Default)]
-pub struct Served {
-    pub begun: u64,
-    pub sent: u64,
-    pub failed: u64,
-    pub retry: u64,
-    pub unknown: u64,
-    pub returned: u64,
-    /// Never begun: no message could be made of them, or they are suppressed.
-    pub refused: u64,
-    pub settled: Settled,
-    pub ended: Option<Ended>,
-    /// At whose target we paused the task: the reason may repeat the recipient.
-    pub paused_at: Option<String>,
-    /// The database failed us; everything that was in flight is written or in the journal.
-    pub failure: Option<Error>,
 }
 
 /// What a run remembers of a task between its turns.

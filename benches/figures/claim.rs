@@ -6,19 +6,12 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 
 use crate::report::{figure, line, percentile};
-use crate::site::{Site, connect, fill, recipient};
+use crate::site::{SPOOL, Site, connect, fill, recipient};
 
 const ROWS: u64 = 5_000_000;
 /// One in so many is left.
 const LEFT: u64 = 100;
 const ROUNDS: usize = 3;
-
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-concurrency = 64
-"#;
 
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
@@ -57,7 +50,7 @@ struct Table {
 impl Table {
     /// In the order in which a task is sent: what is left are the last rows.
     fn new(url: &str, sent: u64, left: u64) -> Result<Self> {
-        let mut site = Site::new(url, CHANNELS)?;
+        let mut site = Site::new(url, SPOOL)?;
         let task = site.task("spool", 0)?;
         let table = site.target_table();
         fill(&mut site.db, &table, task, 0, sent, "sent")?;

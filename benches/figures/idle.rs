@@ -5,7 +5,7 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 
 use crate::report::{figure, line, median};
-use crate::site::{Site, fill};
+use crate::site::{SPOOL, Site, fill};
 
 /// Why each is not due: what its row says, and the status of its targets.
 const TASKS: [(&str, &str, &str); 5] = [
@@ -25,15 +25,9 @@ const TASKS_EACH: usize = 4;
 const TARGETS_EACH: u64 = 100;
 const RUNS: usize = 20;
 
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-"#;
-
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let targets = rows.unwrap_or(TARGETS_EACH);
-    let mut site = Site::new(url, CHANNELS)?;
+    let mut site = Site::new(url, SPOOL)?;
     for (name, row, status) in TASKS {
         for _ in 0..TASKS_EACH {
             unfinished(&mut site, name, row, status, targets)?;

@@ -4,19 +4,13 @@ use anyhow::{Context, Result, ensure};
 use mysql::prelude::Queryable;
 
 use crate::report::{figure, line, per_second, rate};
-use crate::site::Site;
+use crate::site::{SPOOL, Site};
 
 const ROWS: u64 = 1_000_000;
 
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-"#;
-
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
-    let mut site = Site::new(url, CHANNELS)?;
+    let mut site = Site::new(url, SPOOL)?;
     let csv = site.csv(rows)?;
     let csv = csv.to_str().context("the file's name is not UTF-8")?;
     let create = ["task", "create", "--draft", "--name", "figures", "--channel", "spool", "--targets", csv];

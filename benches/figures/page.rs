@@ -8,19 +8,13 @@ use mysql::prelude::Queryable;
 
 use crate::memory::{mebibytes, peak};
 use crate::report::figure;
-use crate::site::{Site, fill};
+use crate::site::{SPOOL, Site, fill};
 
 const ROWS: u64 = 1_000_000;
 
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-"#;
-
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
-    let mut site = Site::new(url, CHANNELS)?;
+    let mut site = Site::new(url, SPOOL)?;
     let task = site.task("spool", 0)?;
     let table = site.target_table();
     fill(&mut site.db, &table, task, 0, rows, "sent")?;

@@ -17,6 +17,14 @@ use uuid::Uuid;
 /// Rows that one statement copies.
 const COPIED: u64 = 200_000;
 
+/// A channel of files that is as fast as the database lets it be.
+pub const SPOOL: &str = r#"
+[channel.spool]
+kind = "file"
+path = "{dir}/spool.jsonl"
+concurrency = 64
+"#;
+
 pub struct Site {
     dir: TempDir,
     pub prefix: String,

@@ -4,21 +4,15 @@ use anyhow::Result;
 use mysql::prelude::Queryable;
 
 use crate::report::{figure, line, median};
-use crate::site::{Site, fill};
+use crate::site::{SPOOL, Site, fill};
 
 const TARGETS: u64 = 10_000_000;
 const TASKS: u64 = 100;
 const LOOKS: usize = 5;
 
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-"#;
-
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let each = rows.unwrap_or(TARGETS) / TASKS;
-    let mut site = Site::new(url, CHANNELS)?;
+    let mut site = Site::new(url, SPOOL)?;
     let table = site.target_table();
     let first = site.task("spool", 0)?;
     fill(&mut site.db, &table, first, 0, each * 6 / 10, "sent")?;

@@ -5,23 +5,16 @@ use std::fs;
 use anyhow::Result;
 
 use crate::report::{figure, line, median, per_second, rate};
-use crate::site::Site;
+use crate::site::{SPOOL, Site};
 
 const ROWS: u64 = 100_000;
 const ROUNDS: usize = 5;
-
-const CHANNELS: &str = r#"
-[channel.spool]
-kind = "file"
-path = "{dir}/spool.jsonl"
-concurrency = 64
-"#;
 
 const KEYS: &str = "metrics_file = \"{dir}/batch-send.prom\"\nlog_file = \"{dir}/batch-send.log\"\n";
 
 pub fn measure(url: &str, rows: Option<u64>) -> Result<()> {
     let rows = rows.unwrap_or(ROWS);
-    let (mut silent, mut telling) = (Site::new(url, CHANNELS)?, Site::with(url, KEYS, CHANNELS)?);
+    let (mut silent, mut telling) = (Site::new(url, SPOOL)?, Site::with(url, KEYS, SPOOL)?);
     let mut shares = Vec::new();
     for _ in 0..ROUNDS {
         let off = run(&mut silent, "without", rows)?;
