@@ -298,7 +298,8 @@ impl Desk for Sqlite {
                 };
                 // The token stays: an acceptance that still comes for it wins.
                 let sql = format!(
-                    "UPDATE {p}task_target SET status = ?2, settled_at = ?3, dedupe_until = NULL, message_hash = NULL \
+                    "UPDATE {p}task_target SET status = ?2, settled_at = ?3, dedupe_until = NULL, message_hash = NULL, \
+                     last_error = CASE ?2 WHEN 'sent' THEN NULL ELSE last_error END \
                      WHERE task_id = ?1 AND status = 'unknown' AND (?4 IS NULL OR id = ?4)"
                 );
                 let changed = change(tx, task, targets, act, |target| {
