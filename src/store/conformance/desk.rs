@@ -639,7 +639,11 @@ pub(super) fn resolve_settles_only_what_is_unknown(stage: &Stage) {
         assert_eq!(desk.resolve(task, None, verdict, &ACT).unwrap(), 1);
         assert_eq!(states(), ["sent", status, status]);
         assert_eq!(stage.row(all[2]).settled_at.is_some(), status != "pending");
-        assert_eq!(stage.row(all[2]).last_error.is_some(), status != "sent", "why, as long as it is not sent");
+        assert_eq!(
+            stage.row(all[2]).last_error.is_some(),
+            status != "sent",
+            "why, as long as it is not sent"
+        );
         let audits = stage.audits(ACT.what);
         assert_eq!(desk.resolve(task, None, verdict, &ACT).unwrap(), 0);
         assert_eq!(stage.audits(ACT.what), audits, "nothing happened");
