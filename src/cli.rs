@@ -207,6 +207,7 @@ pub struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// CSV with a header, or JSON lines; - reads stdin
@@ -227,6 +228,7 @@ pub struct JsonArgs {
 
 #[derive(Debug, Args)]
 pub struct TaskArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Print JSON
@@ -236,6 +238,7 @@ pub struct TaskArgs {
 
 #[derive(Debug, Args)]
 pub struct PauseArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Why, for people
@@ -249,6 +252,7 @@ pub struct PauseArgs {
 
 #[derive(Debug, Args)]
 pub struct ResumeArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// A new end for a task that expired: RFC 3339 with an offset, +2h, or never
@@ -262,6 +266,7 @@ pub struct ResumeArgs {
 
 #[derive(Debug, Args)]
 pub struct CancelArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Do not ask
@@ -275,6 +280,7 @@ pub struct CancelArgs {
 
 #[derive(Debug, Args)]
 pub struct TryArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Who gets it, in place of the target's own recipient; `redirect_to` of the channel goes before it
@@ -293,6 +299,7 @@ pub struct TryArgs {
 #[derive(Debug, Default, Args)]
 pub struct StatusArgs {
     /// This task alone
+    #[arg(value_name = "TASK")]
     pub id: Option<TaskId>,
 
     /// Count every row, also of open tasks above a million targets
@@ -325,6 +332,7 @@ pub enum Condition {
 
 #[derive(Debug, Args)]
 pub struct TargetsArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Only these statuses, separated by commas
@@ -341,6 +349,7 @@ pub struct TargetsArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     /// Write a page of HTML, complete in itself, to this file; - is stdout. It names the recipients of unknown targets
@@ -381,6 +390,7 @@ pub struct WhichArgs {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").required(true).args(["target", "recipient", "file", "all"])))]
 pub struct ResolveArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     #[command(flatten)]
@@ -413,6 +423,7 @@ pub enum ResolveAs {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").args(["target", "recipient", "file", "all"])))]
 pub struct RetryArgs {
+    #[arg(value_name = "TASK")]
     pub id: TaskId,
 
     #[command(flatten)]

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::ask::Ask;
 use super::output::{bar, hint, plain, targets};
+use super::screen::Screen;
 use super::table::{Column, Table};
 use crate::cli::PurgeArgs;
 use crate::exit::Exit;
@@ -181,7 +182,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 fn table(ended: &[Ended], out: &mut dyn Write) -> Result<()> {
-    let mut table = Table::new(out, COLUMNS);
+    let mut table = Table::new(out, COLUMNS, &Screen::of_stdout());
     for Ended { task, counts, stays } in ended {
         let total = counts.total();
         let total = if counts.estimated { format!("~{total}") } else { total.to_string() };

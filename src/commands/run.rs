@@ -101,10 +101,10 @@ fn every_due_task(
         Locking::Ours(lock) => Arc::new(lock),
         Locking::Busy(Some(holder)) if holder.end.passed() => {
             return Err(anyhow!(
-                "the run with pid {} holds {} since {} minutes and is past its end: look at it, and kill it if it hangs",
+                "the run with pid {} holds {} since {} and is past its end: look at it, and kill it if it hangs",
                 holder.pid,
                 path.display(),
-                holder.since.elapsed().as_secs() / 60
+                super::status::span(holder.since.elapsed())
             ));
         }
         Locking::Busy(holder) => {

@@ -16,6 +16,7 @@ use std::io::Write;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 
+pub use self::state::span;
 use self::state::{Circumstances, Standing, State, Times};
 use super::no_such_task;
 use super::output::targets;
@@ -72,10 +73,12 @@ impl Survey {
         }
         let courses = store.courses(args.id)?;
         let see = |(task, counts): (Task, Counts)| {
+            let channel = config.channels.get(&task.channel);
             let here = Circumstances {
                 now: courses.now,
                 at_work: courses.at_work,
-                channel: config.channels.get(&task.channel),
+                known: channel.is_some(),
+                window: channel.and_then(|channel| channel.window.as_ref()),
                 budget: config.run.budget,
             };
             let course = courses.of.get(&task.id);
@@ -92,16 +95,21 @@ impl Survey {
 }
 
 impl Seen {
-    /// What needs a person, and the command that settles it.
+    /// Those that wait for a person, and the command that settles them.
+    fn doubt(&self) -> Option<String> {
+        let (id, unknown) = (self.task.id, self.counts.unknown);
+        (unknown > 0).then(|| {
+            format!(
+                "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry) settles them",
+                targets(unknown)
+            )
+        })
+    }
+
+    /// What else there is to be known of it, and what leads on.
     fn notes(&self) -> Vec<String> {
         let (id, counts) = (self.task.id, &self.counts);
         let mut notes = Vec::new();
-        if counts.unknown > 0 {
-            notes.push(format!(
-                "{} unknown: `batch-send targets {id} --status unknown` lists them, `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry) settles them",
-                targets(counts.unknown)
-            ));
-        }
         if counts.overdue > 0 {
             notes.push(format!(
                 "{} sending, of a run that died: unknown at the next run",
@@ -110,7 +118,8 @@ impl Seen {
         }
         if self.task.status == TaskStatus::Finished && counts.left() > 0 {
             notes.push(format!(
-                "{} left, since an application added to it after its end: `batch-send run --task-id {id}` sends them",
+                "{} left, since an application added to it after its end: within an hour of it the next run sends them, \
+                 later `batch-send run --task-id {id}`",
                 targets(counts.left())
             ));
         }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::import::{Source, unfit_recipient};
 use super::output::{plain, recipients};
+use super::screen::Screen;
 use super::table::{Column, Table};
 use crate::cli::{
     Format, SuppressAddArgs, SuppressCommand, SuppressImportArgs, SuppressListArgs, SuppressRemoveArgs,
@@ -200,7 +201,7 @@ impl<'a> Strangers<'a> {
 fn list(args: &SuppressListArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
     match args.format {
         Format::Table => {
-            let mut table = Table::new(out, COLUMNS);
+            let mut table = Table::new(out, COLUMNS, &Screen::of_stdout());
             store.suppressions(&mut |row| {
                 let Shown { recipient, channel, reason, since } = Shown::of(&row);
                 Ok(table.row(&[

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use super::output::plain;
+use super::screen::Screen;
 
 /// Rows are kept until so many are there; the widths seen by then hold for all that follow, so that a table of
 /// millions of rows is written in flat memory.
@@ -15,6 +16,8 @@ pub struct Table<'a> {
     /// None: the widths are settled, rows are written as they come.
     kept: Option<Vec<Vec<String>>>,
     widths: Vec<usize>,
+    /// Cells of a line, on a terminal: what does not fit is cut, the last columns first.
+    most: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -26,10 +29,10 @@ pub enum Column {
 }
 
 impl<'a> Table<'a> {
-    pub fn new(out: &'a mut dyn Write, columns: &'a [Column]) -> Self {
+    pub fn new(out: &'a mut dyn Write, columns: &'a [Column], screen: &Screen) -> Self {
         let header: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
         let widths = header.iter().map(|name| width(name)).collect();
-        Self { out, columns, kept: Some(vec![header]), widths }
+        Self { out, columns, kept: Some(vec![header]), widths, most: screen.size.map(|size| size.columns) }
     }
 
     pub fn row(&mut self, cells: &[&str]) -> io::Result<()> {
@@ -59,7 +62,11 @@ impl<'a> Table<'a> {
                 Column::Number(_) => format!("{space}{cell}  "),
             };
         }
-        writeln!(self.out, "{}", line.trim_end())
+        let line = line.trim_end();
+        match self.most {
+            Some(most) => writeln!(self.out, "{}", cut(line, most)),
+            None => writeln!(self.out, "{line}"),
+        }
     }
 }
 
@@ -104,13 +111,14 @@ pub fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::screen::Size;
 
     const COLUMNS: &[Column] = &[Column::Number("id"), Column::Text("name"), Column::Text("state")];
 
     #[test]
     fn columns_stand_in_line_whatever_is_in_them() {
         let mut out = Vec::new();
-        let mut table = Table::new(&mut out, COLUMNS);
+        let mut table = Table::new(&mut out, COLUMNS, &Screen::default());
         for cells in [["7", "王小明", "draft"], ["12345", "a\nb", ""]] {
             table.row(&cells).unwrap();
         }
@@ -129,9 +137,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_no_wider_than_its_terminal() {
+        let mut out = Vec::new();
+        let screen = Screen { size: Some(Size { columns: 12, rows: 24 }), colours: false };
+        let mut table = Table::new(&mut out, COLUMNS, &screen);
+        table.row(&["7", "王小明", "draft"]).unwrap();
+        table.end().unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "id  name    …\n 7  王小明  …\n".replace("  …", " …"));
+    }
+
+    #[test]
     fn a_long_table_is_written_as_it_comes() {
         let mut out = Vec::new();
-        let mut table = Table::new(&mut out, COLUMNS);
+        let mut table = Table::new(&mut out, COLUMNS, &Screen::default());
         for _ in 0..KEPT_MOST {
             table.row(&["1", "name", "sent"]).unwrap();
         }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::choose::typed;
 use super::no_such_task;
 use super::output::plain;
+use super::screen::Screen;
 use super::table::{Column, Table};
 use crate::cli::{Format, TargetsArgs};
 use crate::exit::Exit;
@@ -36,7 +37,7 @@ type Each<'a> = &'a mut dyn FnMut(TargetRow) -> Result<()>;
 fn show(format: Format, out: &mut dyn Write, rows: &mut dyn FnMut(Each<'_>) -> Result<()>) -> Result<()> {
     match format {
         Format::Table => {
-            let mut table = Table::new(out, COLUMNS);
+            let mut table = Table::new(out, COLUMNS, &Screen::of_stdout());
             rows(&mut |row| Ok(as_row(&mut table, &row)?))?;
             table.end()?;
         }

@@ -386,7 +386,7 @@ fn status_shows_every_state_in_line() {
     let _lease = stage.lease(&running, Duration::from_secs(60));
     let expected = "\
 id  name    channel  state                                            sent  failed  unknown  left  total  rate  due since
- 4  Spring  mail     running (host 1) since 2000-00-00T00:00:00.000Z     0       0        0     1      1   0/s  2000-00-00T00:00:00.000Z
+ 4  Spring  mail     running since 2000-00-00T00:00:00.000Z (host 1)     0       0        0     1      1   0/s  2000-00-00T00:00:00.000Z
  3  Later   mail     waiting until 2030-01-01T00:00:00.000Z              0       0        0     1      1
  2  春      sms      draft                                               0       0        0     0      0
  1  Spring  mail     finished                                            1       1        1     0      3

@@ -386,6 +386,8 @@ fn a_run_hangs(it: Sandbox) {
     fs::write(&lock, format!("{} {} {}\n", hangs.pid(), now - 200, now - 10)).unwrap();
     let mut page = Section::of(&it, "A run hangs");
     page.names.push((format!("pid {} ", hangs.pid()), "pid 4711 "));
+    // However many seconds have gone by since.
+    page.names.extend((21..60).map(|seconds| (format!(" since 3m{seconds}s "), " since 3m20s ")));
     page.names.push((it.path("state").display().to_string(), "/var/lib/batch-send"));
     let still = it.call("run").done().exits(1);
     in_the_table(&still);

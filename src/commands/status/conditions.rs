@@ -3,7 +3,7 @@
 use anyhow::Result;
 use chrono::TimeDelta;
 
-use super::state::span;
+use super::state::{Times, span};
 use super::{Seen, Survey, tasks};
 use crate::cli::Condition;
 use crate::exit::Exit;
@@ -55,7 +55,7 @@ impl Condition {
             Self::Stalled => {
                 let ids = those(&|seen| seen.standing.stall.is_some())?;
                 let why = one(&ids).and_then(|seen| seen.standing.stall.as_ref());
-                let why = why.map_or(String::new(), |stall| format!(" ({})", stall.text()));
+                let why = why.map_or(String::new(), |stall| format!(" ({})", stall.text(Times::Whole)));
                 Some(format!("stalled: {}{why}", tasks(&ids)))
             }
             Self::Backlog(most) => {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::grid::{Cell, Column, Grid};
 use super::list::tint;
-use super::state::{self, State, Times};
+use super::state::{self, State, Times, Unit};
 use super::{Seen, Survey, held, number};
 use crate::commands::output::{plain, targets};
 use crate::commands::screen::{Screen, Tint};
@@ -22,17 +22,20 @@ pub fn lines(survey: &Survey, details: &Details, screen: &Screen) -> Vec<String>
     lines.extend(reasons(&seen.counts, details, screen));
     lines.extend(unknown(seen.task.id, &seen.counts, details, screen, survey.times(screen)));
     lines.extend(audit(details, screen, survey.times(screen)));
+    let notes = seen.doubt().into_iter().chain(seen.notes()).chain(held(&survey.tasks, survey.times(screen)));
+    lines.extend(notes.map(|note| plain(&note).into_owned()));
+    // Last: what the reason and the notes ask for comes before it.
     let id = seen.task.id;
     match seen.task.status {
         TaskStatus::Draft => lines.push(format!("nothing of it is sent before `batch-send task start {id}`")),
         TaskStatus::Paused if seen.task.expired => {
-            lines.push(format!("it goes on with `batch-send task resume {id} --until TIME|never`"));
+            lines.push(format!("then it goes on with `batch-send task resume {id} --until TIME|never`"));
         }
-        TaskStatus::Paused => lines.push(format!("it goes on with `batch-send task resume {id}`")),
+        TaskStatus::Paused => {
+            lines.push(format!("once its reason is mended, it goes on with `batch-send task resume {id}`"));
+        }
         TaskStatus::Pending | TaskStatus::Finished | TaskStatus::Cancelled => {}
     }
-    let notes = seen.notes().into_iter().chain(held(&survey.tasks, survey.times(screen)));
-    lines.extend(notes.map(|note| plain(&note).into_owned()));
     lines
 }
 
@@ -50,7 +53,7 @@ fn row(seen: &Seen, survey: &Survey, details: &Details, screen: &Screen) -> Vec<
         Times::Short(now) if time > now => {
             format!(" (in {})", state::span((time - now).to_std().unwrap_or_default()))
         }
-        Times::Short(now) => format!(" ({} ago)", state::span((now - time).to_std().unwrap_or_default())),
+        Times::Short(now) => format!(" ({})", state::ago(time, now)),
     };
     line(Tint::Plain, "id", &task.id.to_string());
     line(Tint::Heading, "name", &task.name);
@@ -78,11 +81,11 @@ fn row(seen: &Seen, survey: &Survey, details: &Details, screen: &Screen) -> Vec<
         );
     }
     if let Some(stall) = standing.stall.as_ref().filter(|_| !matches!(standing.state, State::Stalled(_))) {
-        line(Tint::Bad, "stalled", &stall.text());
+        line(Tint::Bad, "stalled", &stall.text(Times::Whole));
     }
     if let Some(rate) = standing.rate {
         let end = standing.finishes_in.map(|time: Duration| format!(", finished in {}", state::span(time)));
-        line(Tint::Plain, "rate", &(state::rate(rate) + &end.unwrap_or_default()));
+        line(Tint::Plain, "rate", &(Unit::of(rate).rate(rate) + &end.unwrap_or_default()));
     }
     let mut numbers = vec![
         ("pending", counts.pending, Tint::Plain),

@@ -18,6 +18,8 @@ pub struct Column {
     pub right: bool,
     /// Down to so many cells it may be cut; None: never.
     pub least: Option<usize>,
+    /// Cut only where no other column can be cut any more.
+    pub kept: bool,
     /// Left out, the highest first; None: never.
     pub spare: Option<u8>,
 }
@@ -35,15 +37,19 @@ impl Cell {
 
 impl Column {
     pub fn number(name: &'static str) -> Self {
-        Self { name, right: true, least: None, spare: None }
+        Self { name, right: true, least: None, kept: false, spare: None }
     }
 
     pub fn text(name: &'static str) -> Self {
-        Self { name, right: false, least: None, spare: None }
+        Self { name, right: false, least: None, kept: false, spare: None }
     }
 
     pub fn least(self, cells: usize) -> Self {
         Self { least: Some(cells), ..self }
+    }
+
+    pub fn kept(self) -> Self {
+        Self { kept: true, ..self }
     }
 
     pub fn spare(self, rank: u8) -> Self {
@@ -111,7 +117,7 @@ impl Grid {
                 && let Some((_, room)) = shown
                     .iter_mut()
                     .filter(|(at, room)| self.columns[*at].least.is_some_and(|least| *room > least))
-                    .max_by_key(|(_, room)| *room)
+                    .max_by_key(|(at, room)| (!self.columns[*at].kept, *room))
             {
                 *room -= 1;
             }
@@ -176,6 +182,22 @@ id  name       sent  state
  7  Spring …  12345  waiting…
 12  王小明        0"
         );
+    }
+
+    #[test]
+    fn what_is_kept_is_cut_last() {
+        let columns = |state: Column| Grid::new([Column::text("name").least(6), state.least(8)]);
+        let cut = |state: Column| {
+            let mut grid = columns(state);
+            grid.row(
+                ["Spring and all of it", "waiting until 09:00Z, in 3m"]
+                    .map(|text| Cell::new(Tint::Plain, text)),
+            );
+            let size = Some(Size { columns: 32, rows: 24 });
+            grid.lines(&Screen { size, colours: false }).pop().unwrap()
+        };
+        assert_eq!(cut(Column::text("state")), "Spring and all…  waiting until …");
+        assert_eq!(cut(Column::text("state").kept()), "Sprin…  waiting until 09:00Z, i…");
     }
 
     #[test]

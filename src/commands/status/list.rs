@@ -1,14 +1,15 @@
 //! All tasks, a line each, and what needs a person below them.
 
 use super::grid::{Cell, Column, Grid};
-use super::state::{self, State, Times, Wait};
+use super::state::{self, State, Times, Unit, Wait};
 use super::{Seen, Survey, held, number};
 use crate::commands::output::plain;
 use crate::commands::screen::{Screen, Tint};
+use crate::commands::table::width;
 use crate::task::show_time;
 
-/// Names and states are cut to so many characters even off a terminal; `status N` shows them whole.
-const CELL_MOST: usize = 64;
+/// A state is not cut to less.
+const STATE_LEAST: usize = 19;
 
 pub fn lines(survey: &Survey, screen: &Screen) -> Vec<String> {
     if survey.tasks.is_empty() {
@@ -19,14 +20,16 @@ pub fn lines(survey: &Survey, screen: &Screen) -> Vec<String> {
     lines
 }
 
-/// The lines below the table.
+/// The lines below the table, first of all those that wait for a person.
 pub fn notes(survey: &Survey, screen: &Screen) -> Vec<String> {
-    let of = |seen: &Seen| {
+    let of = |seen: &Seen, notes: Vec<String>| {
         let id = seen.task.id;
-        seen.notes().into_iter().map(move |note| format!("task {id}: {note}")).collect::<Vec<_>>()
+        notes.into_iter().map(move |note| format!("task {id}: {note}")).collect::<Vec<_>>()
     };
-    let notes = survey.tasks.iter().flat_map(of);
-    notes.chain(held(&survey.tasks, survey.times(screen))).map(|note| plain(&note).into_owned()).collect()
+    let doubts = survey.tasks.iter().flat_map(|seen| of(seen, seen.doubt().into_iter().collect()));
+    let others = survey.tasks.iter().flat_map(|seen| of(seen, seen.notes()));
+    let notes = doubts.chain(others).chain(held(&survey.tasks, survey.times(screen)));
+    notes.map(|note| plain(&note).into_owned()).collect()
 }
 
 /// The table. Columns in which nothing stands are left out but for those that are always there.
@@ -36,11 +39,14 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
     let moves = tasks.iter().any(|seen| seen.standing.rate.is_some());
     let ends = tasks.iter().any(|seen| seen.standing.finishes_in.is_some());
     let due = tasks.iter().any(|seen| seen.standing.due_since.is_some());
+    // Of a state its first words say most, its time among them; of a pause, why.
+    let state = |seen: &Seen| width(state::head(&plain(&seen.standing.state.text(times))));
+    let state = tasks.iter().map(state).fold(STATE_LEAST, usize::max);
     let mut columns = vec![
         Column::number("id"),
         Column::text("name").least(9),
         Column::text("channel").least(7).spare(7),
-        Column::text("state").least(19),
+        Column::text("state").least(state).kept(),
         Column::number("sent"),
         spare_if(Column::number("failed"), none(|seen| seen.counts.failed)),
         spare_if(Column::number("unknown"), none(|seen| seen.counts.unknown)),
@@ -59,10 +65,12 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
     }
     if due {
         columns.push(match now {
-            Some(_) => Column::number("due for").spare(6),
+            Some(_) => Column::number("due").spare(6),
             None => Column::text("due since"),
         });
     }
+    let slowest = tasks.iter().filter_map(|seen| seen.standing.rate).filter(|rate| *rate > 0.0);
+    let unit = Unit::of(slowest.fold(f64::INFINITY, f64::min));
     let mut grid = Grid::new(columns);
     for seen in tasks {
         let Seen { task, counts, standing, .. } = seen;
@@ -71,9 +79,9 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
         let tint = tint(&standing.state);
         let mut cells = vec![
             Cell::new(Tint::Plain, task.id.to_string()),
-            Cell::new(if tint == Tint::Faint { tint } else { Tint::Plain }, short(&task.name)),
+            Cell::new(if tint == Tint::Faint { tint } else { Tint::Plain }, &task.name),
             Cell::new(Tint::Faint, &task.channel),
-            Cell::new(tint, short(&standing.state.text(times))),
+            Cell::new(tint, standing.state.text(times)),
             count(Tint::Plain, counts.sent),
             count(Tint::Waits, counts.failed),
             count(Tint::Bad, counts.unknown),
@@ -82,7 +90,7 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
         ];
         let text = |text: Option<String>| Cell::new(Tint::Plain, text.unwrap_or_default());
         if moves {
-            cells.push(text(standing.rate.map(state::rate)));
+            cells.push(text(standing.rate.map(|rate| unit.rate(rate))));
         }
         if ends {
             let about = if counts.estimated { "~" } else { "" };
@@ -91,7 +99,7 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
         if due {
             let since = standing.due_since;
             cells.push(text(since.map(|since| match now {
-                Some(now) => state::span((now - since).to_std().unwrap_or_default()),
+                Some(now) => state::ago(since, now),
                 None => show_time(&since),
             })));
         }
@@ -107,12 +115,5 @@ pub fn tint(state: &State) -> Tint {
         State::Waiting(Wait::Hold(..)) | State::Paused(_) | State::Expired => Tint::Waits,
         State::Waiting(_) | State::Pending => Tint::Plain,
         State::Draft | State::Finished(_) | State::Cancelled => Tint::Faint,
-    }
-}
-
-fn short(text: &str) -> String {
-    match text.char_indices().nth(CELL_MOST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::config::Channel;
 use crate::course::Course;
 use crate::task::{Counts, Holder, Task, TaskStatus, show_time};
+use crate::window::Window;
 
 /// With cron's run each minute, nobody but a dead cron leaves alone for so long what is due.
 pub const STALLED: TimeDelta = TimeDelta::minutes(5);
@@ -72,8 +72,9 @@ pub struct Circumstances<'a> {
     pub now: DateTime<Utc>,
     /// The highest priority that a run works on.
     pub at_work: Option<i16>,
-    /// This host's, if it has it.
-    pub channel: Option<&'a Channel>,
+    /// Whether this host has its channel, and that channel's hours.
+    pub known: bool,
+    pub window: Option<&'a Window>,
     /// How long a run waits for a slot.
     pub budget: Duration,
 }
@@ -93,7 +94,7 @@ impl Standing {
             due_since: None,
             rate: None,
             finishes_in: None,
-            known: here.channel.is_some(),
+            known: here.known,
         };
         if task.status == TaskStatus::Pending {
             standing.weigh(task, course, here);
@@ -109,8 +110,7 @@ impl Standing {
     /// A pending task.
     fn weigh(&mut self, task: &Task, course: Option<&Course>, here: &Circumstances<'_>) {
         let now = here.now;
-        let window = here.channel.and_then(|channel| channel.window.as_ref());
-        let opened = window.map(|window| window.open_since(now));
+        let opened = here.window.map(|window| window.open_since(now));
         if !task.early && !task.expired && opened != Some(None) {
             let due = course.and_then(|course| course.due_since(now));
             self.due_since = due.max(due.and(opened.flatten()));
@@ -123,7 +123,10 @@ impl Standing {
                 Some(wait) => State::Waiting(wait),
                 None => match course.and_then(|course| self.left_alone_since(course, now)) {
                     // Those that a run works on may have gone before it all the time.
-                    Some(_) if here.at_work >= Some(task.priority) => State::Waiting(Wait::Turn),
+                    // But no run of this host takes what it has no channel for.
+                    Some(_) if self.known && here.at_work >= Some(task.priority) => {
+                        State::Waiting(Wait::Turn)
+                    }
                     Some(since) => State::Stalled(Stall::NoRun(since)),
                     None => State::Pending,
                 },
@@ -160,7 +163,7 @@ fn waits(task: &Task, course: Option<&Course>, here: &Circumstances<'_>) -> Opti
     if let Some(until) = task.held_until {
         return Some(Wait::Hold(until, course.map_or(1, |course| course.gate.holds)));
     }
-    if let Some(window) = here.channel.and_then(|channel| channel.window.as_ref())
+    if let Some(window) = here.window
         && !window.is_open(here.now)
     {
         return Some(Wait::Window(window.opens(here.now), window.to_string()));
@@ -218,17 +221,47 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// `412/s`, or what is slower in a unit in which it can be read.
-pub fn rate(per_second: f64) -> String {
-    let (number, unit) = match per_second {
-        rate if rate >= 1.0 || rate <= 0.0 => (rate, "s"),
-        rate if rate * 60.0 >= 1.0 => (rate * 60.0, "min"),
-        rate => (rate * 3_600.0, "h"),
-    };
-    if number < 9.95 && number.fract() > 0.05 {
-        format!("{number:.1}/{unit}")
-    } else {
-        format!("{number:.0}/{unit}")
+/// How long ago, of a time that was.
+pub fn ago(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    format!("{} ago", span((now - time).to_std().unwrap_or_default()))
+}
+
+/// What a state says before it goes into details.
+pub fn head(text: &str) -> &str {
+    let ends = [", ", ": ", " ("].into_iter().filter_map(|end| text.find(end));
+    &text[..ends.min().unwrap_or(text.len())]
+}
+
+/// In which time rates are told, one for all that are compared.
+#[derive(Clone, Copy)]
+pub enum Unit {
+    Second,
+    Minute,
+    Hour,
+}
+
+impl Unit {
+    /// In which the slowest can be read.
+    pub fn of(per_second: f64) -> Self {
+        match per_second {
+            rate if rate >= 1.0 || rate <= 0.0 => Self::Second,
+            rate if rate * 60.0 >= 1.0 => Self::Minute,
+            _ => Self::Hour,
+        }
+    }
+
+    /// `412/s`.
+    pub fn rate(self, per_second: f64) -> String {
+        let (number, unit) = match self {
+            Self::Second => (per_second, "s"),
+            Self::Minute => (per_second * 60.0, "min"),
+            Self::Hour => (per_second * 3_600.0, "h"),
+        };
+        if number < 9.95 && number.fract() > 0.05 {
+            format!("{number:.1}/{unit}")
+        } else {
+            format!("{number:.0}/{unit}")
+        }
     }
 }
 
@@ -249,17 +282,12 @@ impl State {
 
     pub fn text(&self, times: Times) -> String {
         match (self, times) {
-            (Self::Running(holder), Times::Whole) => {
-                format!("running ({}) since {}", holder.owner, show_time(&holder.since))
-            }
-            (Self::Running(Holder { owner, since, .. }), Times::Short(now)) => {
-                let time = span((now - since).to_std().unwrap_or_default());
-                format!("running for {time} ({owner})")
+            (Self::Running(Holder { owner, since, .. }), _) => {
+                format!("running since {} ({owner})", times.at(since))
             }
             (Self::Waiting(wait), _) => wait.text(times),
             (Self::Expired, _) => "expired: the next run pauses it".into(),
-            (Self::Stalled(stall), Times::Whole) => format!("stalled: {}", stall.text()),
-            (Self::Stalled(stall), Times::Short(now)) => stall.short(now),
+            (Self::Stalled(stall), _) => format!("stalled: {}", stall.text(times)),
             (Self::Paused(Some(reason)), _) => format!("paused: {reason}"),
             (Self::Finished(Some(at)), Times::Short(_)) => format!("finished {}", times.at(at)),
             _ => self.word().into(),
@@ -292,36 +320,23 @@ impl Wait {
     }
 
     fn text(&self, times: Times) -> String {
-        let waits = match times {
-            Times::Whole => "waiting",
-            Times::Short(_) => "waits",
-        };
         match self {
-            Self::Schedule(at) => format!("{waits} until {}", times.at(at)),
-            Self::Hold(until, _) if waits == "waits" => format!("held until {}", times.at(until)),
+            Self::Schedule(at) => format!("waiting until {}", times.at(at)),
             Self::Hold(until, _) => format!("channel held until {}", times.at(until)),
-            Self::Window(opens, hours) => format!("{waits} until {}: window {hours}", times.at(opens)),
-            Self::Rate(at) => format!("{waits} until {}: rate of the channel", times.at(at)),
-            Self::Retry(at) => format!("{waits} until {}: retry", times.at(at)),
-            Self::Turn => format!("{waits} for its turn"),
+            Self::Window(opens, hours) => format!("waiting until {}: window {hours}", times.at(opens)),
+            Self::Rate(at) => format!("waiting until {}: rate of the channel", times.at(at)),
+            Self::Retry(at) => format!("waiting until {}: retry", times.at(at)),
+            Self::Turn => "waiting for its turn".into(),
         }
     }
 }
 
 impl Stall {
     /// As told behind the word.
-    pub fn text(&self) -> String {
+    pub fn text(&self, times: Times) -> String {
         match self {
-            Self::NoRun(since) => format!("no run took it since {}", show_time(since)),
-            Self::DeadRun { owner, at } => format!("{owner} died, and no run came since {}", show_time(at)),
-        }
-    }
-
-    fn short(&self, now: DateTime<Utc>) -> String {
-        let time = |since: &DateTime<Utc>| span((now - since).to_std().unwrap_or_default());
-        match self {
-            Self::NoRun(since) => format!("stalled for {}: no run took it", time(since)),
-            Self::DeadRun { owner, at } => format!("stalled for {}: {owner} died", time(at)),
+            Self::NoRun(since) => format!("no run took it since {}", times.at(since)),
+            Self::DeadRun { owner, at } => format!("{owner} died, and no run came since {}", times.at(at)),
         }
     }
 }
@@ -373,7 +388,13 @@ mod tests {
     }
 
     fn standing_beside(task: &Task, counts: &Counts, course: &Course, at_work: Option<i16>) -> Standing {
-        let here = Circumstances { now: at(0), at_work, channel: None, budget: Duration::from_secs(50) };
+        let here = Circumstances {
+            now: at(0),
+            at_work,
+            known: task.channel == "mail",
+            window: None,
+            budget: Duration::from_secs(50),
+        };
         Standing::of(task, counts, Some(course), &here)
     }
 
@@ -402,6 +423,10 @@ mod tests {
         let beside = |at_work| standing_beside(&task(), &Counts::default(), &course(), Some(at_work)).state;
         assert_eq!(beside(0), State::Waiting(Wait::Turn));
         assert_eq!(beside(-1), State::Stalled(Stall::NoRun(at(-3_600))));
+        // None of them would take it.
+        let strange = Task { channel: "nail".into(), ..task() };
+        let found = standing_beside(&strange, &Counts::default(), &course(), Some(0));
+        assert_eq!((found.known, found.state), (false, State::Stalled(Stall::NoRun(at(-3_600)))));
     }
 
     #[test]
@@ -474,20 +499,40 @@ mod tests {
         let spans =
             [0, 59, 60, 250, 3_600, 3_659, 7_260, 86_400, 100_800].map(|n| span(Duration::from_secs(n)));
         assert_eq!(spans, ["0s", "59s", "1m", "4m10s", "1h", "1h", "2h1m", "1d", "1d4h"]);
-        let rates = [412.3, 5.25, 3.0, 0.5, 0.01, 0.0, 9.97].map(rate);
+        let rates = [412.3, 5.25, 3.0, 0.5, 0.01, 0.0, 9.97].map(|rate| Unit::of(rate).rate(rate));
         assert_eq!(rates, ["412/s", "5.2/s", "3/s", "30/min", "36/h", "0/s", "10/s"]);
+        assert_eq!([412.3, 0.5].map(|rate| Unit::of(0.5).rate(rate)), ["24738/min", "30/min"]);
         let short = Times::Short(at(0));
         assert_eq!(short.at(&at(250)), "08:04Z, in 4m10s");
         assert_eq!(short.at(&at(-90_000)), "Thu 07:00Z, 1d1h ago");
         assert_eq!(short.at(&at(900_000)), "2027-01-25, in 10d10h");
         assert_eq!(Times::Whole.at(&at(0)), "2027-01-15T08:00:00.000Z");
-        let stalled = State::Stalled(Stall::NoRun(at(-720)));
-        assert_eq!(stalled.text(short), "stalled for 12m: no run took it");
-        assert_eq!(State::Waiting(Wait::Hold(at(60), 1)).text(short), "held until 08:01Z, in 1m");
-        assert_eq!(State::Running(holder()).text(short), "running for 5s (web:1)");
+        for (state, text, first) in [
+            (
+                State::Stalled(Stall::NoRun(at(-720))),
+                "stalled: no run took it since 07:48Z, 12m ago",
+                "stalled",
+            ),
+            (
+                State::Waiting(Wait::Hold(at(60), 1)),
+                "channel held until 08:01Z, in 1m",
+                "channel held until 08:01Z",
+            ),
+            (
+                State::Waiting(Wait::Window(at(90_000), "22:00-06:00 UTC".into())),
+                "waiting until Sat 09:00Z, in 1d1h: window 22:00-06:00 UTC",
+                "waiting until Sat 09:00Z",
+            ),
+            (State::Waiting(Wait::Turn), "waiting for its turn", "waiting for its turn"),
+            (State::Running(holder()), "running since 07:59Z, 5s ago (web:1)", "running since 07:59Z"),
+            (State::Paused(Some("HTTP 401".into())), "paused: HTTP 401", "paused"),
+            (State::Expired, "expired: the next run pauses it", "expired"),
+        ] {
+            assert_eq!((state.text(short).as_str(), head(&state.text(short))), (text, first));
+        }
         assert_eq!(
             State::Running(holder()).text(Times::Whole),
-            "running (web:1) since 2027-01-15T07:59:55.000Z"
+            "running since 2027-01-15T07:59:55.000Z (web:1)"
         );
     }
 }
