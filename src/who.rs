@@ -16,9 +16,22 @@ pub fn process() -> String {
 
 /// The effective user's name, or its number where /etc/passwd has none (a container, a directory server).
 pub fn user() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
+    let uid = rustix::process::geteuid().as_raw();
+    name_of(uid).unwrap_or_else(|| uid.to_string())
+}
+
+/// The user's name, if /etc/passwd has one.
+pub fn name_of(uid: u32) -> Option<String> {
     let passwd = fs::read(PASSWD).unwrap_or_default();
-    name_in(&String::from_utf8_lossy(&passwd), &uid).unwrap_or(uid)
+    name_in(&String::from_utf8_lossy(&passwd), &uid.to_string())
+}
+
+/// How root does something as another user. Only who has a name can be named to runuser, which every host has, where sudo is often missing.
+pub fn as_user(uid: u32, command: &str) -> String {
+    match name_of(uid) {
+        Some(name) => format!("runuser -u {name} -- {command}"),
+        None => format!("setpriv --reuid={uid} --regid={uid} --clear-groups -- {command}"),
+    }
 }
 
 const PASSWD: &str = "/etc/passwd";

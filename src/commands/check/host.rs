@@ -72,7 +72,7 @@ fn user(state: &Path) -> Finding {
         return Finding::warning(
             What::User,
             format!("{text}, and {dir} is of uid {owner}: what holds for root need not hold for that user"),
-            format!("check as the user that cron runs it as: sudo -u '#{owner}' batch-send check"),
+            format!("check as the user that cron runs it as: {}", who::as_user(owner, "batch-send check")),
         );
     }
     Finding::ok(What::User, text)

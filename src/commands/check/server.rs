@@ -2,7 +2,7 @@
 //! warning about a server that is not at hand is tested by its facts.
 
 use super::file::triggers;
-use super::{Finding, What, schema, unseen};
+use super::{Finding, State, What, schema, unseen};
 use crate::store::ClaimForm;
 use crate::store::facts::{Flavour, Grant, On, Plan, ServerFacts, TableFacts};
 use crate::store::migrations::{self, ColumnForm, TableForm, VERSION};
@@ -56,11 +56,12 @@ pub(super) fn judge(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     findings.extend(clock(facts));
     findings.extend(history(facts));
     findings.extend(rights(facts, prefix));
-    findings.extend(facts.schema.map(schema));
+    findings.extend(facts.schema.map(|found| schema(found, missing_tables(facts, prefix).as_deref())));
     if facts.schema == Some(VERSION) {
-        findings.extend(tables(facts, prefix));
-        findings.extend(indexes(facts, prefix));
-        findings.push(plans(&facts.plans));
+        let (tables, indexes) = (tables(facts, prefix), indexes(facts, prefix));
+        let mended_first = tables.iter().chain(&indexes).any(|finding| finding.state == State::Error);
+        findings.extend(tables.into_iter().chain(indexes));
+        findings.push(plans(&facts.plans, mended_first));
         let of_all = |of: fn(&TableFacts) -> &Vec<String>| -> Vec<String> {
             let mut names: Vec<String> = facts.tables.values().flat_map(of).cloned().collect();
             names.sort();
@@ -450,6 +451,12 @@ fn tables(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     findings
 }
 
+/// Where no version is written, though some of our tables are there: those that are not.
+fn missing_tables(facts: &ServerFacts, prefix: &str) -> Option<Vec<String>> {
+    let names = migrations::tables().into_iter().map(|table| format!("{prefix}{}", table.name));
+    (!facts.tables.is_empty()).then(|| names.filter(|name| !facts.tables.contains_key(name)).collect())
+}
+
 fn wrong_column(table: &str, found: &TableFacts, expected: &ColumnForm) -> Option<Finding> {
     let ColumnForm { name, definition, text } = expected;
     let why = match (found.columns.get(name), text) {
@@ -511,8 +518,16 @@ fn indexes(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     findings
 }
 
-/// One line for all: they fail together.
-fn plans(plans: &[Plan]) -> Finding {
+/// One line for all: they fail together. `mended_first`: it was told already that something of the tables or indexes is wrong.
+fn plans(plans: &[Plan], mended_first: bool) -> Finding {
+    // A statement that names what is not there cannot be explained, and says no more than was said of it.
+    if mended_first && plans.iter().any(|plan| plan.steps.is_err()) {
+        return Finding::warning(
+            What::Plans,
+            "not looked at before what is wrong with tables and indexes is mended",
+            "mend that first, then check again",
+        );
+    }
     let told = |why: fn(&Plan) -> Option<String>| -> Vec<String> {
         plans.iter().filter_map(|plan| Some(format!("{}: {}", plan.about, why(plan)?))).collect()
     };

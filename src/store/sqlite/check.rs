@@ -52,6 +52,12 @@ impl Writer {
         } else {
             Some(0)
         };
+        if facts.schema == Some(0) {
+            let (there, missing): (Vec<_>, Vec<_>) =
+                migrations::tables().into_iter().map(|table| table.name).partition(|name| is_there(name));
+            let missing = missing.into_iter().map(|name| format!("{p}{name}")).collect();
+            facts.missing_tables = (!there.is_empty()).then_some(missing);
+        }
         if facts.schema == Some(migrations::VERSION) {
             let mut indexes = migrations::sqlite_indexes();
             indexes.dedup();
