@@ -3,6 +3,8 @@
 //! it, and a person's may say anything.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// `user@host`: who runs this.
 pub fn person() -> String {
@@ -24,6 +26,17 @@ pub fn user() -> String {
 pub fn name_of(uid: u32) -> Option<String> {
     let passwd = fs::read(PASSWD).unwrap_or_default();
     name_in(&String::from_utf8_lossy(&passwd), &uid.to_string())
+}
+
+/// To a user who may not do something with a file: whose it is, and who asks.
+pub fn may_not(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let group = fs::read("/etc/group").unwrap_or_default();
+    let gid = found.gid().to_string();
+    let group = name_in(&String::from_utf8_lossy(&group), &gid).unwrap_or(gid);
+    let owner = name_of(found.uid()).unwrap_or_else(|| found.uid().to_string());
+    let mode = found.mode() & 0o7777;
+    Some(format!("it belongs to {owner}:{group}, mode {mode:04o}, and this is user {}", user()))
 }
 
 /// How root does something as another user. Only who has a name can be named to runuser, which every host has, where sudo is often missing.

@@ -21,7 +21,7 @@ use crate::exit::Exit;
 use crate::store::Database;
 use crate::store::facts::Facts;
 use crate::store::migrations::VERSION;
-use crate::trouble::{Trouble, neighbour};
+use crate::trouble::{Kind, Trouble, neighbour};
 
 /// Everything that is looked at, by the word that README explains.
 macro_rules! whats {
@@ -160,16 +160,26 @@ fn look(args: &CheckArgs, config: &Config) -> Result<Vec<Finding>> {
             facts.now()
         }
         Ok(Err(error)) => {
-            findings.push(Finding::failed(What::Database, error));
+            findings.push(database_away(error));
             None
         }
         Err(error) => {
-            findings.push(Finding::failed(What::Database, error));
+            findings.push(database_away(error));
             None
         }
     };
     findings.extend(channels::judge(&channels, probed, now));
     Ok(findings)
+}
+
+/// Why nothing of the database can be looked at. To a run that it cannot be reached is for the next minute; whoever checks is told what to see to.
+fn database_away(error: &Error) -> Finding {
+    let failed = Finding::failed(What::Database, error);
+    if Trouble::kind_of(error) != Some(Kind::TryLater) {
+        return failed;
+    }
+    let way_out = "correct host and port in `database_url`, or see that the server runs and lets this host in; runs try again each minute";
+    Finding { way_out: Some(way_out.into()), ..failed }
 }
 
 /// The channels that are to be asked.

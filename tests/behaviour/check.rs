@@ -34,6 +34,7 @@ on_each_database! {
     whoever_checks_for_another_user_is_told_so;
     mysql alone:
     the_rights_of_the_documents_are_enough_and_not_too_many,
+    who_only_purges_is_told_so_and_no_more,
     a_right_that_is_missing_is_named_with_the_grant_that_gives_it,
     tables_that_were_changed_by_hand_are_told_with_the_statement_that_mends_them,
     a_copy_of_the_database_is_told,
@@ -218,6 +219,9 @@ fn a_database_that_is_away_hides_nothing_else(it: Sandbox) {
     assert!(!done.stdout.contains("s3cr3t-w0rd") && done.stderr.is_empty(), "{done}");
     let all = findings(&done);
     assert_eq!(errors(&all), ["database"]);
+    if it.database.engine == Engine::MySql {
+        is(&all, "database", "error", &["cannot be reached", "correct host and port in `database_url`"]);
+    }
     is(&all, "channel web", "ok", &[]);
     is(&all, "redirect web", "warning", &["me", "redirect_to"]);
     is(&all, "journal", "ok", &[]);
@@ -532,6 +536,17 @@ fn the_rights_of_the_documents_are_enough_and_not_too_many(it: Sandbox) {
         is(&all, what, "ok", &[]);
     }
     assert!(all.iter().all(|(what, ..)| what != "power" && what != "unseen"), "{all:#?}");
+}
+
+fn who_only_purges_is_told_so_and_no_more(it: Sandbox) {
+    let mut users = Users::of(&it);
+    users.grant("sql grants to purge");
+    it.configure_as(&users.url("purge", "secret of purge"), "", "");
+    let all = check(&it);
+    is(&all, "rights", "warning", &["`batch-send purge` needs", "not what runs need", "another user"]);
+    assert_eq!(errors(&all), [""; 0], "{all:#?}");
+    assert!(all.iter().all(|(what, ..)| what != "plans" && what != "unseen"), "{all:#?}");
+    is(&all, "tables", "ok", &[]);
 }
 
 fn a_right_that_is_missing_is_named_with_the_grant_that_gives_it(it: Sandbox) {

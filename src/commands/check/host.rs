@@ -53,7 +53,7 @@ fn judge(left: journal::Left, dir: &Path) -> Finding {
         journal::Left { unreadable: files @ 1.., .. } => Finding::warning(
             What::Journal,
             format!("{files} journals in {dir} have lines that cannot be read: their targets are unknown"),
-            "compare `*.unreadable` with the provider's log, `batch-send resolve` them, then remove the files",
+            "compare `*.unreadable` with the provider's log, `batch-send resolve N --all --as VERDICT` them, then remove the files",
         ),
         journal::Left { answers: answers @ 1.., .. } => Finding::warning(
             What::Journal,
