@@ -466,7 +466,18 @@ fn find(global: &Global, env: Environment, given: bool) -> Result<(PathBuf, Stri
         }
         Err(error) => {
             let by = by.map_or_else(String::new, |by| format!(", named by {by}"));
-            Err(usage(format!("cannot read the configuration {}{by}: {error}", path.display())))
+            let way_out = match error.kind() {
+                ErrorKind::NotFound => "; write it, or name another".into(),
+                ErrorKind::PermissionDenied => match who::may_not(&path) {
+                    Some(whose) => format!("; {whose}: call batch-send as a user who may read it"),
+                    None => format!(
+                        "; user {} may not look into its directory: call batch-send as a user who may",
+                        who::user()
+                    ),
+                },
+                _ => String::new(),
+            };
+            Err(usage(format!("cannot read the configuration {}{by}: {error}{way_out}", path.display())))
         }
     }
 }

@@ -7,12 +7,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use fs2::FileExt;
 use rustix::fs::OFlags;
 use uuid::Uuid;
 
 use crate::store::{Answer, Settled, Unwritten};
+use crate::who;
 
 /// Answers settled at once in a replay.
 const GROUP: usize = 500;
@@ -50,7 +51,12 @@ impl Journal {
             File::open(dir)?.sync_all()?;
             Ok::<_, std::io::Error>(file)
         };
-        let file = make().with_context(|| format!("make the journal {} (state_dir)", path.display()))?;
+        let file = make().with_context(|| {
+            format!(
+                "make the journal {}: give state_dir to this user, and room; without a journal nothing is begun",
+                path.display()
+            )
+        })?;
         Ok(Self { path, inner: Mutex::new(Inner { file, torn: false, owed: 0 }) })
     }
 
@@ -118,7 +124,7 @@ pub fn replay(
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(replayed),
-        Err(error) => return Err(error).with_context(|| format!("read state_dir {}", dir.display())),
+        Err(error) => return Err(refused(error, format!("read state_dir {}", dir.display()), dir)),
     };
     for entry in entries {
         let entry = entry.with_context(|| format!("read state_dir {}", dir.display()))?;
@@ -148,7 +154,8 @@ pub fn left(dir: &Path) -> Result<Left> {
     let entries = match std::fs::read_dir(dir) {
         // The first run makes it.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(left),
-        entries => entries?,
+        Err(error) => return Err(refused(error, format!("read state_dir {}", dir.display()), dir)),
+        Ok(entries) => entries,
     };
     for entry in entries {
         let path = entry?.path();
@@ -184,7 +191,7 @@ fn lock_of_the_dead(path: &Path) -> Result<Option<File>> {
     let file = match options {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(about),
+        Err(error) => return Err(refused(error, about(), path)),
     };
     match file.try_lock_exclusive() {
         Ok(()) => {}
@@ -193,6 +200,19 @@ fn lock_of_the_dead(path: &Path) -> Result<Option<File>> {
     }
     let ours = file.metadata().with_context(about)?;
     Ok(std::fs::metadata(path).is_ok_and(|there| there.ino() == ours.ino()).then_some(file))
+}
+
+/// Mostly one who ran it as another user, root perhaps, left it behind: whose it is, and how it comes to be this user's.
+fn refused(error: std::io::Error, about: String, path: &Path) -> anyhow::Error {
+    if error.kind() == ErrorKind::PermissionDenied
+        && let Some(whose) = who::may_not(path)
+    {
+        let (user, path) = (who::user(), path.display());
+        return anyhow!(
+            "{about}: {error}: {whose}; its answers wait until root gives it to this user: chown {user} {path}"
+        );
+    }
+    anyhow::Error::new(error).context(about)
 }
 
 fn replay_file(

@@ -162,7 +162,10 @@ impl Template {
     fn render(&self, context: minijinja::Value) -> Result<Box<RawValue>> {
         let text = |name: &str| {
             let source = self.environment.get_template(name)?;
-            source.render(&context).map_err(|error| anyhow!("{}", describe(&error, name, source.source())))
+            source.render(&context).map_err(|error| {
+                let undefined = undefined(&error, &source, &self.environment, &context);
+                anyhow!("{}", undefined.unwrap_or_else(|| describe(&error, name, source.source())))
+            })
         };
         match &self.form {
             Form::Json => {
@@ -251,6 +254,45 @@ fn value(raw: &RawValue) -> minijinja::Value {
         .map_or(minijinja::Value::UNDEFINED, |value| minijinja::Value::from(Serde(value)))
 }
 
+/// What the error is about, from the beginning of its first name: of `a.b.c` minijinja may point at `.b.c`.
+fn expression<'a>(error: &minijinja::Error, source: &'a str) -> Option<&'a str> {
+    let range = error.range()?;
+    let before = source.get(..range.start)?;
+    let in_a_name = source.get(range.clone())?.starts_with('.');
+    let begin =
+        before.trim_end_matches(|c: char| in_a_name && (c.is_alphanumeric() || "._".contains(c))).len();
+    source.get(begin..range.end)
+}
+
+/// The variable of a larger expression that is undefined, where that can be told: minijinja says only which expression it is in. None where
+/// it is not one of the message, but one that the template itself has set.
+fn undefined(
+    error: &minijinja::Error,
+    template: &minijinja::Template<'_, '_>,
+    environment: &Environment<'_>,
+    context: &minijinja::Value,
+) -> Option<String> {
+    if error.kind() != minijinja::ErrorKind::UndefinedError {
+        return None;
+    }
+    let expression = expression(error, template.source())?;
+    let names = environment.compile_expression(expression).ok()?.undeclared_variables(true);
+    let of_the_message = template.undeclared_variables(true);
+    let is_there = |name: &str| {
+        let found = name.split('.').try_fold(context.clone(), |value, part| value.get_attr(part).ok());
+        found.is_some_and(|value| !value.is_undefined())
+    };
+    let mut lacking: Vec<_> = names
+        .into_iter()
+        .filter(|name| of_the_message.contains(name) && !is_there(name))
+        .map(|name| format!("`{name}`"))
+        .collect();
+    lacking.sort();
+    let line =
+        error.line().map_or(String::new(), |line| format!(" in line {line} of the {}", template.name()));
+    (!lacking.is_empty()).then(|| format!("undefined variable {}{line}", lacking.join(" or ")))
+}
+
 /// minijinja's words, with the expression that is undefined: "undefined value" alone does not say which.
 fn describe(error: &minijinja::Error, name: &str, source: &str) -> String {
     let text = match error.detail() {
@@ -258,7 +300,7 @@ fn describe(error: &minijinja::Error, name: &str, source: &str) -> String {
         None => error.kind().to_string(),
     };
     let line = error.line().map_or(String::new(), |line| format!(" in line {line} of the {name}"));
-    match error.range().and_then(|range| source.get(range)) {
+    match expression(error, source) {
         Some(expression) if error.kind() == minijinja::ErrorKind::UndefinedError => {
             format!("undefined variable `{}`{line}", expression.trim())
         }
@@ -328,6 +370,19 @@ mod tests {
     fn what_is_wrong_is_named() {
         let missing = render("{{ target.params.name }}", None, None).unwrap_err();
         assert!(missing.contains("target.params.name"), "{missing}");
+        for (body, named) in [
+            (r#"{{ "Hi " ~ target.params.nmae }}"#, "undefined variable `target.params.nmae` in line 1"),
+            (r#"{{ target.recipient ~ (target.params.a.b | upper) }}"#, "`target.params.a.b`"),
+            (
+                r#"{{ target.params.b ~ (task.payload.x | default("")) }}"#,
+                "undefined variable `target.params.b` or `task.payload.x` in",
+            ),
+            // What the template calls so itself is shown as it stands there.
+            (r#"{% set p = target.params %}{{ "Hi " ~ p.nmae }}"#, "p.nmae"),
+        ] {
+            let missing = render(body, None, None).unwrap_err();
+            assert!(missing.contains(named), "{missing}");
+        }
         let no_json = render("{\"a\": {{ target.recipient }} x}", None, None).unwrap_err();
         assert!(no_json.contains("line 1 column"), "{no_json}");
         for (body, name) in [

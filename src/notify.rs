@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::moment::{self, Moment};
 use crate::patience;
-use crate::sender::{Outcome, Secrets, exec};
+use crate::sender::{Outcome, Secrets, Sender, exec};
 use crate::task::{Counts, Task, TaskId, show_time};
 use crate::who;
 
@@ -67,6 +67,15 @@ impl Notify {
             secrets: Secrets::new(secrets.iter().map(String::as_str)),
             run,
         })
+    }
+
+    /// Whether the program is there, and is this user's to run. It is not started.
+    pub fn probe(&self) -> Result<String, String> {
+        let hidden = |mut text: String| {
+            self.secrets.hide(&mut text);
+            text
+        };
+        self.exec.probe().map(hidden).map_err(hidden)
     }
 
     /// Tells of each event, in turn. `look` asks the database how the task stands now.

@@ -60,6 +60,16 @@ impl Ping {
         Ok(Self { asked: Arc::new(asked), started: None })
     }
 
+    /// Connects, and asks nothing: any request would be a ping.
+    pub fn probe(&self) -> Result<String, String> {
+        let uri: Uri = self.asked.url.parse().map_err(|_| "the URL is none".to_owned())?;
+        let host = uri.host().unwrap_or_default().to_owned();
+        let mut request = Request::new("");
+        *request.uri_mut() = uri;
+        self.asked.client.connect(request, &self.asked.secrets)?;
+        Ok(format!("{host} takes connections"))
+    }
+
     /// Says that the run has begun, and waits for nothing.
     pub fn start(&mut self) {
         let (done, started): (Sender<()>, _) = channel();

@@ -3,6 +3,8 @@
 //! it, and a person's may say anything.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// `user@host`: who runs this.
 pub fn person() -> String {
@@ -16,9 +18,33 @@ pub fn process() -> String {
 
 /// The effective user's name, or its number where /etc/passwd has none (a container, a directory server).
 pub fn user() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
+    let uid = rustix::process::geteuid().as_raw();
+    name_of(uid).unwrap_or_else(|| uid.to_string())
+}
+
+/// The user's name, if /etc/passwd has one.
+pub fn name_of(uid: u32) -> Option<String> {
     let passwd = fs::read(PASSWD).unwrap_or_default();
-    name_in(&String::from_utf8_lossy(&passwd), &uid).unwrap_or(uid)
+    name_in(&String::from_utf8_lossy(&passwd), &uid.to_string())
+}
+
+/// To a user who may not do something with a file: whose it is, and who asks.
+pub fn may_not(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let group = fs::read("/etc/group").unwrap_or_default();
+    let gid = found.gid().to_string();
+    let group = name_in(&String::from_utf8_lossy(&group), &gid).unwrap_or(gid);
+    let owner = name_of(found.uid()).unwrap_or_else(|| found.uid().to_string());
+    let mode = found.mode() & 0o7777;
+    Some(format!("it belongs to {owner}:{group}, mode {mode:04o}, and this is user {}", user()))
+}
+
+/// How root does something as another user. Only who has a name can be named to runuser, which every host has, where sudo is often missing.
+pub fn as_user(uid: u32, command: &str) -> String {
+    match name_of(uid) {
+        Some(name) => format!("runuser -u {name} -- {command}"),
+        None => format!("setpriv --reuid={uid} --regid={uid} --clear-groups -- {command}"),
+    }
 }
 
 const PASSWD: &str = "/etc/passwd";

@@ -1,11 +1,12 @@
 //! `check`: looks at everything a run relies on, and says of each thing whether it is well, one line a finding, with the way out. It sends
-//! nothing and writes nothing. What is looked at, in this order: the configuration, this host (check/host.rs), the database
-//! (check/server.rs, check/file.rs), the channels (check/channels.rs). Whatever fails is a finding, and the rest is looked at all the same.
+//! nothing and writes nothing. What is looked at, in this order: the configuration, this host (check/host.rs), whom a run tells
+//! (check/told.rs), the database (check/server.rs, check/file.rs), the channels (check/channels.rs). Whatever fails is a finding, and the rest is looked at all the same.
 
 mod channels;
 mod file;
 mod host;
 mod server;
+mod told;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -20,7 +21,7 @@ use crate::exit::Exit;
 use crate::store::Database;
 use crate::store::facts::Facts;
 use crate::store::migrations::VERSION;
-use crate::trouble::{Trouble, neighbour};
+use crate::trouble::{Kind, Trouble, neighbour};
 
 /// Everything that is looked at, by the word that README explains.
 macro_rules! whats {
@@ -47,6 +48,10 @@ whats! {
     LockDir "lock-dir",
     LockFile "lock-file",
     Journal "journal",
+    LogFile "log-file",
+    MetricsFile "metrics-file",
+    Notify "notify",
+    Ping "ping",
     Database "database",
     Unseen "unseen",
     Server "server",
@@ -136,12 +141,15 @@ fn look(args: &CheckArgs, config: &Config) -> Result<Vec<Finding>> {
     let mut findings = configuration(config);
     let database = Database::open(&config.database_url, &config.table_prefix, config.run.claim);
     findings.extend(host::look(config, database.as_ref().ok()));
+    findings.extend(told::look(&config.told));
     // The slowest last, together: channels are asked while the database is.
-    let (facts, probed) = std::thread::scope(|scope| {
+    let (facts, probed, pinged) = std::thread::scope(|scope| {
         let probing = scope.spawn(|| channels::probe(&channels, config.run.lanes));
+        let pinging = scope.spawn(|| told::ping(&config.told));
         let facts = database.as_ref().map(Database::examine);
-        (facts, probing.join().unwrap_or_default())
+        (facts, probing.join().unwrap_or_default(), pinging.join().unwrap_or_default())
     });
+    findings.extend(pinged);
     let now = match &facts {
         Ok(Ok(facts)) => {
             findings.extend(match facts {
@@ -152,16 +160,26 @@ fn look(args: &CheckArgs, config: &Config) -> Result<Vec<Finding>> {
             facts.now()
         }
         Ok(Err(error)) => {
-            findings.push(Finding::failed(What::Database, error));
+            findings.push(database_away(error));
             None
         }
         Err(error) => {
-            findings.push(Finding::failed(What::Database, error));
+            findings.push(database_away(error));
             None
         }
     };
     findings.extend(channels::judge(&channels, probed, now));
     Ok(findings)
+}
+
+/// Why nothing of the database can be looked at. To a run that it cannot be reached is for the next minute; whoever checks is told what to see to.
+fn database_away(error: &Error) -> Finding {
+    let failed = Finding::failed(What::Database, error);
+    if Trouble::kind_of(error) != Some(Kind::TryLater) {
+        return failed;
+    }
+    let way_out = "correct host and port in `database_url`, or see that the server runs and lets this host in; runs try again each minute";
+    Finding { way_out: Some(way_out.into()), ..failed }
 }
 
 /// The channels that are to be asked.
@@ -241,11 +259,35 @@ fn worst(findings: &[Finding]) -> State {
     findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
 }
 
-/// Whether these are tables that this binary works with.
-fn schema(found: u32) -> Finding {
+/// Whether these are tables that this binary works with. `some`: where no version is written though some tables are there, those that are
+/// not, by the names that follow the prefix.
+fn schema(found: u32, some: Option<&[String]>) -> Finding {
+    let nothing_else = "run `batch-send migrate`: it makes what is missing, and leaves what is there";
+    match (found, some) {
+        (VERSION, _) => Finding::ok(What::Schema, format!("version {VERSION}, as this batch-send knows it")),
+        // What is made anew would be another installation, and every key another one.
+        (0, Some(missing)) if missing.iter().any(|table| table.ends_with("installation")) => Finding::error(
+            What::Schema,
+            format!("some of the tables are not there: {}", missing.join(", ")),
+            "restore them from a backup: the key of each message is made of what is in the table of the installation",
+        ),
+        (0, Some([])) => Finding::error(
+            What::Schema,
+            "the tables are there, but none of their migrations is written down as applied",
+            nothing_else,
+        ),
+        (0, Some(missing)) => Finding::error(
+            What::Schema,
+            format!("some of the tables are not there: {}; the others are", missing.join(", ")),
+            nothing_else,
+        ),
+        (0, None) => Finding::error(What::Schema, "the tables are not there", "run `batch-send migrate`"),
+        (found, _) => another_version(found),
+    }
+}
+
+fn another_version(found: u32) -> Finding {
     match found {
-        VERSION => Finding::ok(What::Schema, format!("version {VERSION}, as this batch-send knows it")),
-        0 => Finding::error(What::Schema, "the tables are not there", "run `batch-send migrate`"),
         older if older < VERSION => Finding::error(
             What::Schema,
             format!(
@@ -384,11 +426,23 @@ mod tests {
 
     #[test]
     fn a_schema_that_is_not_ours_is_an_error_with_its_way_out() {
-        assert_eq!(schema(VERSION).state, State::Ok);
+        assert_eq!(schema(VERSION, None).state, State::Ok);
         for (version, way_out) in [(0, "migrate"), (VERSION - 1, "migrate"), (VERSION + 1, "newer")] {
-            let finding = schema(version);
+            let finding = schema(version, None);
             assert_eq!(finding.state, State::Error);
             assert!(finding.way_out.unwrap().contains(way_out));
+        }
+        for (missing, detail, way_out) in [
+            (&["b_migration"][..], "b_migration; the others are", "migrate"),
+            (&[], "are there", "migrate"),
+            (&["b_installation"], "b_installation", "backup"),
+        ] {
+            let missing: Vec<_> = missing.iter().map(|name| (*name).to_owned()).collect();
+            let finding = schema(0, Some(&missing));
+            assert!(
+                finding.detail.contains(detail) && finding.way_out.unwrap().contains(way_out),
+                "{missing:?}"
+            );
         }
     }
 }

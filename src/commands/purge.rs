@@ -125,7 +125,8 @@ fn because(id: TaskId, stays: Stays, half_purged: bool) -> String {
             "it has targets that are neither sent nor failed: `batch-send status {id}` shows how many, and what to do"
         ),
         Stays::Unknown => format!(
-            "it has unknown targets: settle them with `batch-send resolve {id}`, or remove them, too, with --with-unknown"
+            "it has unknown targets: settle them with `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry), or remove them, \
+             too, with --with-unknown"
         ),
     }
 }

@@ -11,7 +11,12 @@ use crate::trouble::Trouble;
 
 /// At least one, each of them fit to be a root. Errors name the key and the file.
 pub fn of(ca_file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let refused = |why: &str| Trouble::usage(format!("ca_file {}: {why}", ca_file.display()));
+    let refused = |why: &str| {
+        Trouble::usage(format!(
+            "ca_file {}: {why}; name a file of certificates in PEM that this user may read",
+            ca_file.display()
+        ))
+    };
     let pem = std::fs::read(ca_file).map_err(|error| refused(&error.to_string()))?;
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| refused("not PEM"))?;

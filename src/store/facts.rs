@@ -143,6 +143,8 @@ pub struct FileFacts {
     pub schema: Option<u32>,
     /// What SQLite finds wrong with the file. None: too large to look.
     pub damage: Option<Vec<String>>,
+    /// Where no version is written, though some of our tables are there: those that are not.
+    pub missing_tables: Option<Vec<String>>,
     pub missing_indexes: Vec<String>,
     pub triggers: Vec<String>,
     pub channels: BTreeMap<String, u64>,

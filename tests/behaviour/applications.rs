@@ -712,7 +712,7 @@ fn a_right_that_is_missing_is_named(it: Sandbox) {
         it.database.execute(&format!("REVOKE {of} FROM {name}_send@'127.0.0.1'"));
         let args = args.replace("{task}", &task.to_string());
         let call = it.call(&args).stdin("recipient\nbob\n").done();
-        let named = ["lacks a privilege", "denied", &format!("batch_{table}")];
+        let named = ["lacks a privilege", "denied", &format!("batch_{table}"), "names the GRANT"];
         let named = named.iter().all(|word| call.stderr.contains(word));
         assert!(call.code() == Some(2) && named, "without {of}: {call}");
         it.database.execute(&format!("GRANT {of} TO {name}_send@'127.0.0.1'"));

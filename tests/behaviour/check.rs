@@ -28,9 +28,13 @@ on_each_database! {
     tables_of_another_version_are_an_error,
     the_application_s_triggers_are_told,
     an_index_that_is_gone_is_told,
+    a_table_that_alone_is_gone_is_told_as_that,
+    what_would_tell_of_a_run_is_looked_at,
+    a_setting_that_each_run_refuses_is_an_error,
     whoever_checks_for_another_user_is_told_so;
     mysql alone:
     the_rights_of_the_documents_are_enough_and_not_too_many,
+    who_only_purges_is_told_so_and_no_more,
     a_right_that_is_missing_is_named_with_the_grant_that_gives_it,
     tables_that_were_changed_by_hand_are_told_with_the_statement_that_mends_them,
     a_copy_of_the_database_is_told,
@@ -215,6 +219,9 @@ fn a_database_that_is_away_hides_nothing_else(it: Sandbox) {
     assert!(!done.stdout.contains("s3cr3t-w0rd") && done.stderr.is_empty(), "{done}");
     let all = findings(&done);
     assert_eq!(errors(&all), ["database"]);
+    if it.database.engine == Engine::MySql {
+        is(&all, "database", "error", &["cannot be reached", "correct host and port in `database_url`"]);
+    }
     is(&all, "channel web", "ok", &[]);
     is(&all, "redirect web", "warning", &["me", "redirect_to"]);
     is(&all, "journal", "ok", &[]);
@@ -431,13 +438,82 @@ fn an_index_that_is_gone_is_told(it: Sandbox) {
     assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }
 
+fn a_table_that_alone_is_gone_is_told_as_that(it: Sandbox) {
+    it.database.execute("DROP TABLE batch_migration");
+    let all = check(&it);
+    is(&all, "schema", "error", &["batch_migration; the others are", "batch-send migrate"]);
+    // The way out leads out.
+    it.call("migrate").done().exits(0);
+    is(&check(&it), "schema", "ok", &[]);
+}
+
+fn what_would_tell_of_a_run_is_looked_at(it: Sandbox) {
+    let service = Endpoint::accepting();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let program = it.script("tell", "true");
+    let with = |log: &str, metrics: &str, ping: &str, program: &str| {
+        it.configure("", "");
+        let (log, metrics) = (it.path(log), it.path(metrics));
+        let (log, metrics) = (log.display(), metrics.display());
+        it.configure_top(&format!(
+            "log_file = \"{log}\"\nmetrics_file = \"{metrics}\"\nping_url = \"http://{ping}/s3cr3t-p4th\"\n"
+        ));
+        it.configure_end(&format!("[notify]\ncommand = [\"{program}\"]\n"));
+    };
+    with("run.log", "run.prom", &service.address().to_string(), &program.display().to_string());
+    let before = everything(&it);
+    let all = check(&it);
+    is(&all, "log-file", "ok", &["run.log will be made"]);
+    is(&all, "metrics-file", "ok", &["run.prom will be made"]);
+    is(&all, "ping", "ok", &["127.0.0.1 takes connections"]);
+    is(&all, "notify", "ok", &["tell can be run"]);
+    assert_eq!(service.requests(), 0, "a request would be a ping");
+    assert_eq!(everything(&it), before);
+    it.call("run").done().exits(0);
+    is(&check(&it), "log-file", "ok", &["run.log can be appended to"]);
+    is(&check(&it), "metrics-file", "ok", &["run.prom can be replaced"]);
+
+    let file = it.write("file", "").display().to_string();
+    with("no-such/run.log", "no-such/run.prom", &format!("127.0.0.1:{closed}"), &file);
+    let done = it.call("check --json").done();
+    assert!(!done.stdout.contains("s3cr3t-p4th"), "{done}");
+    let all = findings(&done);
+    is(&all, "log-file", "warning", &["no-such", "`log_file`", "is not kept"]);
+    is(&all, "metrics-file", "warning", &["no-such", "`metrics_file`"]);
+    is(&all, "ping", "warning", &["no connection", "`ping_url`"]);
+    is(&all, "notify", "warning", &["cannot be run by this user", "[notify]"]);
+    // As it says, none of these stops a run.
+    assert_eq!(it.call("run").done().code(), Some(0));
+    fs::create_dir(it.path("directory")).unwrap();
+    with("directory", "run.prom", &service.address().to_string(), "/no/such/program");
+    let all = check(&it);
+    is(&all, "log-file", "warning", &["is a directory"]);
+    is(&all, "notify", "warning", &["/no/such/program"]);
+}
+
+fn a_setting_that_each_run_refuses_is_an_error(it: Sandbox) {
+    it.configure("", "");
+    it.configure_top("ping_url = \"https://hc.example/${PING_ID}\"\n");
+    it.configure_end("[notify]\ncommand = [\"/bin/true\", \"${ROOM}\"]\n");
+    let all = check(&it);
+    is(&all, "ping", "error", &["PING_ID", "set it where batch-send is started"]);
+    is(&all, "notify", "error", &["ROOM", "set it where batch-send is started"]);
+    it.call("run").done().exits(2);
+}
+
 fn whoever_checks_for_another_user_is_told_so(it: Sandbox) {
     let state = it.path("state");
     fs::create_dir(&state).unwrap();
     is(&check(&it), "user", "ok", &[]);
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&state, Some(4711), None).unwrap();
-        is(&check(&it), "user", "warning", &["uid 4711", "the user that cron runs it as"]);
+        let way_out =
+            ["uid 4711", "the user that cron runs it as: setpriv --reuid=4711", " batch-send check"];
+        is(&check(&it), "user", "warning", &way_out);
+        let daemon = fs::read_to_string("/etc/passwd").unwrap();
+        let daemon = daemon.lines().find_map(|line| line.strip_prefix("daemon:x:")?.split(':').next());
+        std::os::unix::fs::chown(&state, Some(daemon.unwrap().parse().unwrap()), None).unwrap();
+        is(&check(&it), "user", "warning", &["cron runs it as: runuser -u daemon -- batch-send check"]);
     }
 }
 
@@ -460,6 +536,17 @@ fn the_rights_of_the_documents_are_enough_and_not_too_many(it: Sandbox) {
         is(&all, what, "ok", &[]);
     }
     assert!(all.iter().all(|(what, ..)| what != "power" && what != "unseen"), "{all:#?}");
+}
+
+fn who_only_purges_is_told_so_and_no_more(it: Sandbox) {
+    let mut users = Users::of(&it);
+    users.grant("sql grants to purge");
+    it.configure_as(&users.url("purge", "secret of purge"), "", "");
+    let all = check(&it);
+    is(&all, "rights", "warning", &["`batch-send purge` needs", "not what runs need", "another user"]);
+    assert_eq!(errors(&all), [""; 0], "{all:#?}");
+    assert!(all.iter().all(|(what, ..)| what != "plans" && what != "unseen"), "{all:#?}");
+    is(&all, "tables", "ok", &[]);
 }
 
 fn a_right_that_is_missing_is_named_with_the_grant_that_gives_it(it: Sandbox) {
@@ -498,7 +585,8 @@ fn tables_that_were_changed_by_hand_are_told_with_the_statement_that_mends_them(
         let all = check(&it);
         is(&all, what, "error", &["ALTER TABLE"]);
         if change.ends_with("DROP KEY k_task_status") || change.ends_with("DROP KEY k_status") {
-            is(&all, "plans", "error", &[]);
+            // Not told again for each statement.
+            is(&all, "plans", "warning", &["not looked at before"]);
         }
         let (_, said) = of(&all, what);
         it.database.execute(&said[said.find("ALTER TABLE").unwrap()..]);

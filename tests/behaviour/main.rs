@@ -47,5 +47,6 @@ mod suppression;
 mod texts;
 mod trying;
 mod uncertain;
+mod way_out;
 mod wechat;
 mod zones;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::journal::four_answers_in_a_dead_runs_journal;
 use crate::support::document::{block, document, statements, words};
 use crate::support::process::Finished;
-use crate::support::{Cue, Endpoint, Sandbox, check, wait_until};
+use crate::support::{Cue, Endpoint, Engine, Sandbox, check, wait_until};
 
 on_each_database! {
     stop,
@@ -197,7 +197,29 @@ fn cron_sent_a_mail(it: Sandbox) {
     in_the_table(&Sandbox::empty(it.database.engine).call("run").done().exits(2));
     let mut page = Section::of(&it, "Cron sent a mail");
     page.types("status").exits(0);
+    page.types("check").exits(0);
+    let (drop, mend) = match it.database.engine {
+        Engine::Sqlite => (
+            "DROP INDEX batch_task_target_k_task_status",
+            it.database.text("SELECT sql FROM sqlite_schema WHERE name = 'batch_task_target_k_task_status'"),
+        ),
+        Engine::MySql => (
+            "ALTER TABLE batch_task_target DROP KEY k_task_status",
+            "ALTER TABLE batch_task_target ADD KEY k_task_status (task_id, status)".to_owned(),
+        ),
+    };
+    it.database.task("welcome", ["cy"]);
+    it.database.execute(drop);
+    in_the_table(&it.call("run").done().exits(2));
+    let check = page.types("check").exits(2);
+    assert!(check.stdout.contains("k_task_status"), "{check}");
+    it.database.execute(&mend);
+    if it.database.engine == Engine::MySql {
+        let (_, place) = it.database.url.split_once('@').unwrap();
+        in_the_table(&it.call(&format!("run --database-url mysql://nobody:here@{place}")).done().exits(2));
+    }
     page.types("migrate").exits(0);
+    it.call("run").done().exits(0);
     page.types("run -v").exits(0);
     page.ends();
 }

@@ -25,7 +25,7 @@ pub(super) fn judge(facts: &FileFacts) -> Vec<Finding> {
     findings
         .push(Finding::ok(What::Database, format!("SQLite at {path}, {} KiB", facts.bytes.div_ceil(1024))));
     findings.extend(unseen(&facts.unseen));
-    findings.extend(facts.schema.map(schema));
+    findings.extend(facts.schema.map(|found| schema(found, facts.missing_tables.as_deref())));
     match facts.missing_indexes.as_slice() {
         [] if facts.schema == Some(VERSION) => {
             findings.push(Finding::ok(What::Indexes, "as `migrate` makes them"));

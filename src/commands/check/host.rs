@@ -53,7 +53,7 @@ fn judge(left: journal::Left, dir: &Path) -> Finding {
         journal::Left { unreadable: files @ 1.., .. } => Finding::warning(
             What::Journal,
             format!("{files} journals in {dir} have lines that cannot be read: their targets are unknown"),
-            "compare `*.unreadable` with the provider's log, `batch-send resolve` them, then remove the files",
+            "compare `*.unreadable` with the provider's log, `batch-send resolve N --all --as VERDICT` them, then remove the files",
         ),
         journal::Left { answers: answers @ 1.., .. } => Finding::warning(
             What::Journal,
@@ -72,7 +72,7 @@ fn user(state: &Path) -> Finding {
         return Finding::warning(
             What::User,
             format!("{text}, and {dir} is of uid {owner}: what holds for root need not hold for that user"),
-            format!("check as the user that cron runs it as: sudo -u '#{owner}' batch-send check"),
+            format!("check as the user that cron runs it as: {}", who::as_user(owner, "batch-send check")),
         );
     }
     Finding::ok(What::User, text)

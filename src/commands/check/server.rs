@@ -2,7 +2,7 @@
 //! warning about a server that is not at hand is tested by its facts.
 
 use super::file::triggers;
-use super::{Finding, What, schema, unseen};
+use super::{Finding, State, What, schema, unseen};
 use crate::store::ClaimForm;
 use crate::store::facts::{Flavour, Grant, On, Plan, ServerFacts, TableFacts};
 use crate::store::migrations::{self, ColumnForm, TableForm, VERSION};
@@ -26,6 +26,16 @@ const NEEDED: [(&str, &[&str]); 7] = [
     ("pace", &["SELECT", "INSERT", "UPDATE"]),
     ("audit", &["SELECT", "INSERT"]),
     ("suppression", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("installation", &["SELECT"]),
+    ("migration", &["SELECT"]),
+];
+
+/// What `purge` does, by a user of its own. As docs/applications.md grants it.
+const NEEDED_TO_PURGE: [(&str, &[&str]); 6] = [
+    ("task", &["SELECT", "UPDATE", "DELETE"]),
+    ("task_target", &["SELECT", "DELETE"]),
+    ("audit", &["SELECT", "INSERT", "DELETE"]),
+    ("pace", &["SELECT"]),
     ("installation", &["SELECT"]),
     ("migration", &["SELECT"]),
 ];
@@ -56,11 +66,15 @@ pub(super) fn judge(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     findings.extend(clock(facts));
     findings.extend(history(facts));
     findings.extend(rights(facts, prefix));
-    findings.extend(facts.schema.map(schema));
+    findings.extend(facts.schema.map(|found| schema(found, missing_tables(facts, prefix).as_deref())));
     if facts.schema == Some(VERSION) {
-        findings.extend(tables(facts, prefix));
-        findings.extend(indexes(facts, prefix));
-        findings.push(plans(&facts.plans));
+        let purges = only_purges(facts, prefix);
+        let (tables, indexes) = (tables(facts, prefix, purges), indexes(facts, prefix));
+        let mended_first = tables.iter().chain(&indexes).any(|finding| finding.state == State::Error);
+        findings.extend(tables.into_iter().chain(indexes));
+        if !purges {
+            findings.push(plans(&facts.plans, mended_first));
+        }
         let of_all = |of: fn(&TableFacts) -> &Vec<String>| -> Vec<String> {
             let mut names: Vec<String> = facts.tables.values().flat_map(of).cloned().collect();
             names.sort();
@@ -346,26 +360,42 @@ fn allows(grant: &Grant, privilege: &str) -> bool {
     grant.privileges.iter().any(|granted| granted == "ALL PRIVILEGES" || granted == privilege)
 }
 
-fn rights(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
-    let Some(grants) = &facts.grants else { return Vec::new() };
-    let user = &facts.user;
-    let may = |table: &str, privilege: &str| {
-        grants.iter().any(|grant| {
-            let reaches = match &grant.on {
-                On::Everything | On::Database => true,
-                On::Table(name) => name == table,
-            };
-            reaches && allows(grant, privilege)
-        })
-    };
+fn may(grants: &[Grant], table: &str, privilege: &str) -> bool {
+    grants.iter().any(|grant| {
+        let reaches = match &grant.on {
+            On::Everything | On::Database => true,
+            On::Table(name) => name == table,
+        };
+        reaches && allows(grant, privilege)
+    })
+}
+
+/// By full name of the table, what of these rights is not granted.
+fn missing(grants: &[Grant], prefix: &str, needed: &[(&str, &[&str])]) -> Vec<(String, String)> {
     let mut missing = Vec::new();
-    for (name, needed) in NEEDED {
+    for (name, needed) in needed {
         let table = format!("{prefix}{name}");
-        let lacking: Vec<&str> = needed.iter().copied().filter(|privilege| !may(&table, privilege)).collect();
+        let lacking: Vec<&str> =
+            needed.iter().copied().filter(|privilege| !may(grants, &table, privilege)).collect();
         if !lacking.is_empty() {
             missing.push((table, lacking.join(", ")));
         }
     }
+    missing
+}
+
+/// Whether this is the user that removes old tasks, and no other: it may do that, and not what runs do.
+fn only_purges(facts: &ServerFacts, prefix: &str) -> bool {
+    let lacks =
+        |needed| facts.grants.as_ref().is_some_and(|grants| !missing(grants, prefix, needed).is_empty());
+    facts.grants.is_some() && lacks(&NEEDED) && !lacks(&NEEDED_TO_PURGE)
+}
+
+fn rights(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
+    let Some(grants) = &facts.grants else { return Vec::new() };
+    let user = &facts.user;
+    let missing = missing(grants, prefix, &NEEDED);
+    let may = |table: &str, privilege: &str| may(grants, table, privilege);
     let migrates = ["CREATE", "ALTER", "INSERT", "UPDATE"].iter().all(|privilege| may("", privilege));
     let mut findings = vec![if missing.is_empty() {
         let also = if migrates {
@@ -374,6 +404,14 @@ fn rights(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
             "`migrate` needs another user, with CREATE and ALTER"
         };
         Finding::ok(What::Rights, format!("{user} may do what runs need; {also}"))
+    } else if only_purges(facts, prefix) {
+        Finding::warning(
+            What::Rights,
+            format!(
+                "{user} may do what `batch-send purge` needs, and not what runs need: what only runs use is not looked at"
+            ),
+            "let runs go by another user, as docs/applications.md says; for `purge` this is the right one",
+        )
     } else {
         let lacks: Vec<String> =
             missing.iter().map(|(table, rights)| format!("{rights} on {table}")).collect();
@@ -416,9 +454,13 @@ fn quoted(user: &str) -> String {
 
 // ---- tables ------------------------------------------------------------------------------------------------------
 
-fn tables(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
+/// `purges`: this user is one to whom the server shows only some of them.
+fn tables(facts: &ServerFacts, prefix: &str, purges: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let forms = migrations::tables();
+    let mut forms = migrations::tables();
+    if purges {
+        forms.retain(|form| NEEDED_TO_PURGE.iter().any(|(name, _)| *name == form.name));
+    }
     for TableForm { name, columns, .. } in &forms {
         let table = format!("{prefix}{name}");
         let Some(found) = facts.tables.get(&table) else {
@@ -448,6 +490,12 @@ fn tables(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Where no version is written, though some of our tables are there: those that are not.
+fn missing_tables(facts: &ServerFacts, prefix: &str) -> Option<Vec<String>> {
+    let names = migrations::tables().into_iter().map(|table| format!("{prefix}{}", table.name));
+    (!facts.tables.is_empty()).then(|| names.filter(|name| !facts.tables.contains_key(name)).collect())
 }
 
 fn wrong_column(table: &str, found: &TableFacts, expected: &ColumnForm) -> Option<Finding> {
@@ -511,8 +559,16 @@ fn indexes(facts: &ServerFacts, prefix: &str) -> Vec<Finding> {
     findings
 }
 
-/// One line for all: they fail together.
-fn plans(plans: &[Plan]) -> Finding {
+/// One line for all: they fail together. `mended_first`: it was told already that something of the tables or indexes is wrong.
+fn plans(plans: &[Plan], mended_first: bool) -> Finding {
+    // A statement that names what is not there cannot be explained, and says no more than was said of it.
+    if mended_first && plans.iter().any(|plan| plan.steps.is_err()) {
+        return Finding::warning(
+            What::Plans,
+            "not looked at before what is wrong with tables and indexes is mended",
+            "mend that first, then check again",
+        );
+    }
     let told = |why: fn(&Plan) -> Option<String>| -> Vec<String> {
         plans.iter().filter_map(|plan| Some(format!("{}: {}", plan.about, why(plan)?))).collect()
     };

@@ -1032,7 +1032,7 @@ mod settings_that_cannot_be {
         let mut file = NamedTempFile::new().unwrap();
         let with = |path: &Path| Settings { ca_file: Some(path.into()), ..good() };
         assert!(refusal(&with(Path::new("/nowhere/ca.pem"))).starts_with("ca_file /nowhere/ca.pem: "));
-        assert!(refusal(&with(file.path())).ends_with("no certificate in it"));
+        assert!(refusal(&with(file.path())).contains("no certificate in it"));
         writeln!(file, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----").unwrap();
         assert!(refusal(&with(file.path())).contains("cannot be used"));
     }

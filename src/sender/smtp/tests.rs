@@ -1067,7 +1067,7 @@ mod refused_settings {
         let file = NamedTempFile::new().unwrap();
         let ca_file = Some(file.path().to_owned());
         let error = Smtp::open(&Settings { tls: Tls::Starttls, ca_file, ..settings(25) }, PATIENCE, 1);
-        assert!(error.err().unwrap().to_string().ends_with("no certificate in it"));
+        assert!(error.err().unwrap().to_string().contains("no certificate in it"));
     }
 
     #[test]

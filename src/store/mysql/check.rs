@@ -72,8 +72,11 @@ pub fn examine(settings: &Settings) -> Result<ServerFacts> {
     let schema = first.schema();
     facts.schema = seen(&mut facts, schema)?.map(|schema| schema.version);
     first.look_at_rights(&mut facts)?;
-    if facts.schema == Some(migrations::VERSION) {
+    // Where no version is written, some may be there all the same.
+    if matches!(facts.schema, Some(0 | migrations::VERSION)) {
         first.look_at_tables(&mut facts)?;
+    }
+    if facts.schema == Some(migrations::VERSION) {
         first.look_at_tasks(&mut facts)?;
         facts.plans = first.plans(&facts.version);
     }

@@ -233,23 +233,45 @@ impl Fault {
                 Self::Lost(unreachable(place, &format!("{text} (error {})", error.code)))
             }
             1040 | 1203 | 1226 | 1129 => Self::Final(
-                Trouble::try_later(format!("the database at {place} takes no more connections: {text}"))
-                    .into(),
+                Trouble::try_later(format!(
+                    "the database at {place} takes no more connections: {text}; the next run tries again; `lanes` in [run] is how many \
+                     a run takes, max_connections how many the server has"
+                ))
+                .into(),
             ),
-            1044 | 1045 | 1698 => usage(format!("the database at {place} denies access: {text}")),
-            1049 => usage(format!("the database at {place} has no such database: {text}")),
-            1142 | 1143 | 1227 | 1370 => usage(format!("the database user lacks a privilege: {text}")),
+            1045 | 1698 => usage(format!(
+                "the database at {place} denies access: {text}; correct user and password in `database_url`, or let that user in from \
+                 this host"
+            )),
+            1044 => usage(format!(
+                "the database at {place} denies access: {text}; correct user and database in `database_url`, or grant that user its rights, \
+                 which docs/applications.md lists"
+            )),
+            1049 => usage(format!(
+                "the database at {place} has no such database: {text}; make it, or correct its name in `database_url`"
+            )),
+            1142 | 1143 | 1227 | 1370 => usage(format!(
+                "the database user lacks a privilege: {text}; `batch-send check` names the GRANT that runs lack, docs/applications.md the \
+                 rights of each user"
+            )),
+            1176 => usage(format!(
+                "an index of the tables is missing: {text}; `batch-send check` names the ALTER TABLE that makes it"
+            )),
             1146 | 1054 => Self::Missing(
                 Trouble::usage(format!(
                     "the tables are not as this batch-send knows them: {text}; run `batch-send migrate`, and if that finds nothing to do they were changed by hand"
                 ))
                 .into(),
             ),
-            1665 => usage(format!("binlog_format must be ROW or MIXED: {text}")),
+            1665 => usage(format!(
+                "binlog_format must be ROW or MIXED, here and in the server's configuration: {text}"
+            )),
             1153 | 1406 | 1264 | 1265 | 1292 | 1366 | 3140 | 3156 | 4025 | 1300 | 1690 => {
                 Self::Data(anyhow!("the database refuses a value: {text} (error {})", error.code))
             }
-            code => Self::Final(anyhow!("the database refuses a statement: {text} (error {code})")),
+            code => Self::Final(anyhow!(
+                "the database refuses a statement: {text} (error {code}); `batch-send check` looks at what statements rely on"
+            )),
         }
     }
 }

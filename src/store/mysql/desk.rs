@@ -122,7 +122,10 @@ impl Desk for MySql {
                 }
                 if deadline.passed() {
                     return Err(Fault::Final(
-                        Trouble::try_later("another process migrates these tables right now").into(),
+                        Trouble::try_later(
+                            "another process migrates these tables right now: try again once it is done",
+                        )
+                        .into(),
                     ));
                 }
             }

@@ -50,7 +50,7 @@ impl MySql {
                     let page = connection.run(&page(target, &walk, after)).map_err(|fault| match fault {
                         // From its beginning it would hand over the same targets again.
                         Fault::Undone(why) | Fault::Lost(why) if handed_over => Fault::Final(why.context(
-                            Trouble::try_later("the database went away in the middle of the targets"),
+                            Trouble::try_later("the database went away in the middle of the targets: what was printed is not all, ask again"),
                         )),
                         fault => fault,
                     })?;

@@ -3,6 +3,7 @@
 use super::writer::unusable;
 use super::*;
 use crate::store::facts::FileFacts;
+use crate::who;
 
 /// A larger file is not looked through: it would take longer than a person waits.
 const LOOKED_THROUGH: u64 = 256 << 20;
@@ -23,7 +24,11 @@ impl Writer {
                 return Ok(facts);
             }
             Err(error) => {
-                return Err(Trouble::usage(format!("cannot open the database {path}: {error}")).into());
+                return Err(Trouble::usage(format!(
+                    "cannot open the database {path} as user {}: {error}; let it look into that directory, or correct `database_url`",
+                    who::user()
+                ))
+                .into());
             }
         }
         let connection = self.read_only()?;
@@ -52,6 +57,12 @@ impl Writer {
         } else {
             Some(0)
         };
+        if facts.schema == Some(0) {
+            let (there, missing): (Vec<_>, Vec<_>) =
+                migrations::tables().into_iter().map(|table| table.name).partition(|name| is_there(name));
+            let missing = missing.into_iter().map(|name| format!("{p}{name}")).collect();
+            facts.missing_tables = (!there.is_empty()).then_some(missing);
+        }
         if facts.schema == Some(migrations::VERSION) {
             let mut indexes = migrations::sqlite_indexes();
             indexes.dedup();

@@ -518,7 +518,9 @@ fn at(tx: &Tx<'_>, when: When) -> i64 {
 }
 
 fn known(tx: &Tx<'_>, task: TaskId) -> Result<Task> {
-    Ok(read_one_task(tx, task)?.ok_or_else(|| Trouble::usage(format!("there is no task {task}")))?)
+    Ok(read_one_task(tx, task)?.ok_or_else(|| {
+        Trouble::usage(format!("there is no task {task}: `batch-send task list` shows those there are"))
+    })?)
 }
 
 /// A target of this task is about to become open: refuses what nobody would ever send.

@@ -9,6 +9,7 @@ use rusqlite::{
 };
 
 use super::*;
+use crate::who;
 
 /// For how long we try to get the file's write lock from other processes.
 const BUSY_MOST: Duration = Duration::from_secs(10);
@@ -86,8 +87,8 @@ impl Writer {
         }
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
-        let connection = Connection::open_with_flags(&self.path, flags)
-            .map_err(|error| Trouble::usage(format!("cannot open the database {path}: {error}")))?;
+        let connection =
+            Connection::open_with_flags(&self.path, flags).map_err(|error| unusable(&self.path, error))?;
         // The built-in wait is unfair to the point of starvation; ours is `patiently`.
         connection.busy_timeout(Duration::ZERO)?;
         connection.set_prepared_statement_cache_capacity(100);
@@ -143,12 +144,14 @@ impl Writer {
             Ok(done)
         };
         work().map_err(|error: anyhow::Error| {
-            let missing = error
-                .downcast_ref::<rusqlite::Error>()
-                .is_some_and(|error| error.to_string().contains("no such table"));
-            if missing {
+            let said = error.downcast_ref::<rusqlite::Error>().map(ToString::to_string).unwrap_or_default();
+            if said.contains("no such table") {
                 error.context(Trouble::usage(format!(
                     "the tables are missing in {path}: `batch-send migrate` makes them"
+                )))
+            } else if said.contains("no such index") {
+                error.context(Trouble::usage(format!(
+                    "an index of the tables is missing in {path}: `batch-send check` names it, `batch-send migrate --print --from 0` shows how it is made"
                 )))
             } else {
                 error
@@ -161,10 +164,14 @@ impl Writer {
 pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> anyhow::Error {
     let path = path.display();
     match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => Trouble::usage(format!("{path} is not an SQLite database")).into(),
+        Some(ErrorCode::NotADatabase) => Trouble::usage(format!(
+            "{path} is not an SQLite database: correct `database_url`, or move that file away and `batch-send migrate`"
+        ))
+        .into(),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
             let text = format!(
-                "cannot write {path}: this user must own the file and its directory, or may write both"
+                "cannot write {path} as user {}: it must own the file and its directory, or may write both",
+                who::user()
             );
             anyhow::Error::new(error).context(Trouble::usage(text))
         }
@@ -194,7 +201,11 @@ fn patiently<T>(path: &Path, mut attempt: impl FnMut() -> rusqlite::Result<T>) -
         match attempt() {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
                 if until.passed() {
-                    let text = format!("{} was busy for {} s", path.display(), BUSY_MOST.as_secs());
+                    let text = format!(
+                        "another process wrote to {} for {} s: try again once it is done",
+                        path.display(),
+                        BUSY_MOST.as_secs()
+                    );
                     return Err(anyhow::Error::new(error).context(Trouble::try_later(text)));
                 }
                 std::thread::sleep(Duration::from_micros(fastrand::u64(500..4_000)));

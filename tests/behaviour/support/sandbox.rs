@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -151,6 +152,12 @@ impl Call<'_> {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// As another user of this host, whom root alone can be.
+    pub fn by_user(mut self, uid: u32) -> Self {
+        self.command.gid(uid).uid(uid);
         self
     }
 

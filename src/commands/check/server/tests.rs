@@ -327,9 +327,18 @@ fn indexes_and_plans() {
     // A table that has next to nothing in it.
     let mut small = plan("index", "k_task_status", "Using where");
     small.steps.as_mut().unwrap()[0].rows = 3;
-    assert_eq!(plans(&[small]).state, State::Ok);
+    assert_eq!(plans(&[small], false).state, State::Ok);
     let why = "Key 'k_task_status' doesn't exist in table 'batch_task_target'";
     is(&one(|facts| facts.plans[0].steps = Err(why.into())), What::Plans, State::Error, &[why]);
+    // Told already by the finding about the index.
+    let mut facts = healthy();
+    facts.tables.get_mut("batch_task_target").unwrap().indexes.remove("k_task_status");
+    facts.plans[0].steps = Err(why.into());
+    let mut bad = judge(&facts, "batch_");
+    bad.retain(|finding| finding.state != State::Ok);
+    assert_eq!(bad.len(), 2, "{bad:#?}");
+    is(&bad[1], What::Plans, State::Warning, &["not looked at before"]);
+    assert!(!bad[1].detail.contains("k_task_status"), "{bad:#?}");
     let refused = one(|facts| facts.plans[0].steps = Err("EXPLAIN is not spoken here".into()));
     is(&refused, What::Plans, State::Warning, &["not spoken here"]);
     let silent = one(|facts| facts.plans[0].steps = Ok(vec![PlanStep::default()]));
