@@ -12,7 +12,9 @@ use fs2::FileExt;
 use rustix::fs::OFlags;
 use uuid::Uuid;
 
+use crate::owner;
 use crate::store::{Answer, Settled, Unwritten};
+use crate::trouble::Trouble;
 
 /// Answers settled at once in a replay.
 const GROUP: usize = 500;
@@ -39,12 +41,12 @@ impl Journal {
         // Locked before it has the name that others look for: they would take it for a dead run's, and remove it.
         let unlocked = path.with_extension("new");
         let make = || {
-            let file = OpenOptions::new()
+            let mut options = OpenOptions::new();
+            options
                 .append(true)
-                .create_new(true)
                 .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
-                .mode(0o600)
-                .open(&unlocked)?;
+                .mode(0o600);
+            let file = owner::make(&options, &unlocked)?;
             file.try_lock_exclusive()?;
             std::fs::rename(&unlocked, &path)?;
             File::open(dir)?.sync_all()?;
@@ -184,7 +186,12 @@ fn lock_of_the_dead(path: &Path) -> Result<Option<File>> {
     let file = match options {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(about),
+        Err(error) => {
+            return Err(match owner::of_another(path, &error) {
+                Some(sentence) => Trouble::usage(format!("the journal {sentence}")).into(),
+                None => anyhow::Error::new(error).context(about()),
+            });
+        }
     };
     match file.try_lock_exclusive() {
         Ok(()) => {}

@@ -16,7 +16,12 @@ pub fn process() -> String {
 
 /// The effective user's name, or its number where /etc/passwd has none (a container, a directory server).
 pub fn user() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
+    name(rustix::process::geteuid().as_raw())
+}
+
+/// The same of any user.
+pub fn name(uid: u32) -> String {
+    let uid = uid.to_string();
     let passwd = fs::read(PASSWD).unwrap_or_default();
     name_in(&String::from_utf8_lossy(&passwd), &uid).unwrap_or(uid)
 }
