@@ -19,14 +19,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::figures::Figures;
 use super::output::{plain, targets};
-use super::{installation, no_such_task};
+use super::{installation, no_such_task, status};
 use crate::cli::ReportArgs;
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::replace::{Mode, replace};
 use crate::store::Desk;
 use crate::trouble::Trouble;
 
-pub fn run(args: &ReportArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+pub fn run(
+    args: &ReportArgs,
+    config: &Config,
+    store: &mut dyn Desk,
+    out: &mut dyn Write,
+) -> Result<Exit> {
     let installation = installation(store)?;
     let file = Destination::of(&args.html)?;
     let mut figures = Figures::default();
@@ -43,7 +49,8 @@ pub fn run(args: &ReportArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Resu
     bar.finish_and_clear();
     let snapshot = read?.ok_or_else(|| no_such_task(args.id))?;
     let sums = sums::of(&snapshot, &figures);
-    let page = page::render(&snapshot, &figures, &sums, installation)?;
+    let waits = status::waits_for(&snapshot.task, config, snapshot.at);
+    let page = page::render(&snapshot, waits.as_deref(), &figures, &sums, installation)?;
     match &file {
         Destination::Stdout => out.write_all(page.as_bytes())?,
         Destination::Stream(path) => fs::write(path, page).map_err(|error| cannot_write(path, error))?,

@@ -27,6 +27,14 @@ use crate::exit::Exit;
 use crate::store::Desk;
 use crate::task::{Counts, Task, TaskId, TaskStatus};
 
+/// What a pending task waits for, in words, as far as its row and this host's configuration say; None: nothing.
+pub fn waits_for(task: &Task, config: &Config, now: DateTime<Utc>) -> Option<String> {
+    let channel = config.channels.get(&task.channel);
+    let here = Circumstances { now, at_work: None, channel, budget: config.run.budget };
+    let state = Standing::of(task, &Counts::default(), None, &here).state;
+    matches!(state, State::Waiting(_) | State::Expired).then(|| state.text(Times::Whole))
+}
+
 pub fn run(
     args: &StatusArgs,
     config: &Config,

@@ -575,6 +575,7 @@ fn the_file_is_whole_or_as_it_was(it: Sandbox) {
     // Whoever reads the old page meanwhile has it to its end.
     let old = "old ".repeat(10_000);
     fs::write(&path, &old).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640, "it holds recipients");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut reader = fs::File::open(&path).unwrap();
     let link = it.path("link.html");
