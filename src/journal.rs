@@ -42,10 +42,7 @@ impl Journal {
         let unlocked = path.with_extension("new");
         let make = || {
             let mut options = OpenOptions::new();
-            options
-                .append(true)
-                .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
-                .mode(0o600);
+            options.append(true).custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32).mode(0o600);
             let file = owner::make(&options, &unlocked)?;
             file.try_lock_exclusive()?;
             std::fs::rename(&unlocked, &path)?;

@@ -36,9 +36,9 @@ pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     }
     match make(options, path) {
         // Another process has made it just now, or a link is there.
-        Err(exists) if exists.kind() == ErrorKind::AlreadyExists => {
-            options.open(path).map_err(|error| if error.kind() == ErrorKind::NotFound { exists } else { error })
-        }
+        Err(exists) if exists.kind() == ErrorKind::AlreadyExists => options
+            .open(path)
+            .map_err(|error| if error.kind() == ErrorKind::NotFound { exists } else { error }),
         made => made,
     }
 }

@@ -90,7 +90,8 @@ impl Source {
             return Ok(Self { name: "standard input".into(), input: Box::new(input), bar });
         }
         let name = plain(&path.to_string_lossy()).into_owned();
-        let file = File::open(path).with_context(|| Trouble::usage(format!("{role} {name} cannot be opened")))?;
+        let file =
+            File::open(path).with_context(|| Trouble::usage(format!("{role} {name} cannot be opened")))?;
         let about = file.metadata().ok();
         if about.as_ref().is_some_and(|about| about.is_dir()) {
             return Err(Trouble::usage(format!(

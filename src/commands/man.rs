@@ -42,12 +42,17 @@ const VARIABLES: [(&str, &str); 5] = [
     ("NAME", "What ${NAME} in the configuration stands for, whatever the name."),
 ];
 
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     ("/etc/batch-send/config.toml", "The configuration, unless another is named. README.md lists its keys."),
     (
         "/var/lib/batch-send",
-        "Unless state_dir of the configuration names another: the lock file of this host's runs, and journals of answers \
-         that no database has taken yet.",
+        "Unless state_dir of the configuration names another: the lock file of this host's runs, journals of answers \
+         that no database has taken yet, and the counters of metrics_file. It belongs to the user that cron runs batch-send as; \
+         what root makes in it by hand is given to that user. On a disk that is there after a reboot.",
+    ),
+    (
+        "/etc/batch-send/environment",
+        "Of the Debian package: lines of NAME=value, for ${NAME} in the configuration when systemd starts a run. A crontab has its own.",
     ),
 ];
 

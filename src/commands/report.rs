@@ -27,12 +27,7 @@ use crate::replace::{Mode, replace};
 use crate::store::Desk;
 use crate::trouble::Trouble;
 
-pub fn run(
-    args: &ReportArgs,
-    config: &Config,
-    store: &mut dyn Desk,
-    out: &mut dyn Write,
-) -> Result<Exit> {
+pub fn run(args: &ReportArgs, config: &Config, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
     let installation = installation(store)?;
     let file = Destination::of(&args.html)?;
     let mut figures = Figures::default();
@@ -56,7 +51,8 @@ pub fn run(
         Destination::Stream(path) => fs::write(path, page).map_err(|error| cannot_write(path, error))?,
         Destination::File(path) => {
             // Others need not read who the recipients are.
-            replace(path, page.as_bytes(), Mode::AtFirst(0o640)).map_err(|error| cannot_write(path, error))?;
+            replace(path, page.as_bytes(), Mode::AtFirst(0o640))
+                .map_err(|error| cannot_write(path, error))?;
         }
     }
     let wrong: Vec<&str> = sums.iter().filter(|sum| !sum.holds()).map(|sum| sum.what).collect();

@@ -121,12 +121,7 @@ fn check(args: &CreateArgs, config: &Config) -> Result<()> {
 }
 
 /// That a task's end comes after now, by the clock of the database, which decides, and after its start.
-fn outlives(
-    option: &str,
-    end: When,
-    start: Option<(&str, When)>,
-    now: DateTime<Utc>,
-) -> Result<()> {
+fn outlives(option: &str, end: When, start: Option<(&str, When)>, now: DateTime<Utc>) -> Result<()> {
     // What is too far away for the calendar is for the store to refuse.
     let at = |when| match when {
         When::At(at) => Some(at),
@@ -233,8 +228,7 @@ fn shown(id: TaskId, status: TaskStatus, added: Added) -> serde_json::Value {
 /// Reads `source` into the task. What came before a bad line is in, and the sentence ends with the command that completes it.
 fn import(id: TaskId, source: Source, file: &Path, store: &mut dyn Desk) -> Result<Added> {
     let again = add_command(id, file);
-    let imported =
-        source.import(&mut |rows| store.add(id, rows)).with_context(|| incomplete(id, file))?;
+    let imported = source.import(&mut |rows| store.add(id, rows)).with_context(|| incomplete(id, file))?;
     let Some(flaw) = imported.flaw else { return Ok(imported.added) };
     let before = targets(imported.added.new + imported.added.repeated);
     bail!(Trouble::usage(format!(

@@ -155,7 +155,9 @@ fn a_dry_run_shows_messages_and_writes_nothing(it: Sandbox) {
     assert_eq!(messages.len(), 10);
     assert_eq!(
         shown.stderr,
-        format!("batch-send: only the first 10 targets of task {task} are shown: `--limit N` says how many of each\n")
+        format!(
+            "batch-send: only the first 10 targets of task {task} are shown: `--limit N` says how many of each\n"
+        )
     );
     for limit in [3, 30] {
         let shown = it.call(&format!("run --dry-run --limit {limit}")).done().exits(0);

@@ -41,7 +41,8 @@ pub fn dry_run(config: &Config, database: &Database, args: &RunArgs, out: &mut d
     while let Some(task) = store.due(&known, &shown)? {
         shown.push(task.id);
         if let Some(channel) = config.channels.get(&task.channel)
-            && show(peek(&mut *store, task.id, most, &mut more)?, installation, &task, channel, out)? != Exit::Done
+            && show(peek(&mut *store, task.id, most, &mut more)?, installation, &task, channel, out)?
+                != Exit::Done
         {
             exit = Exit::Trouble;
         }
