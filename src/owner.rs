@@ -80,6 +80,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stderr)]
     fn what_root_makes_belongs_to_whom_the_directory_belongs() {
         if !geteuid().is_root() {
             eprintln!("skipped: only root can give a file away");
