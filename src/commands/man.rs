@@ -75,7 +75,9 @@ fn write(command: &clap::Command, parent: Option<&str>, dir: &Path) -> Result<()
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
-    page.render_synopsis_section(&mut text)?;
+    let mut synopsis = Vec::new();
+    page.render_synopsis_section(&mut synopsis)?;
+    text.extend(with_values(command, String::from_utf8(synopsis)?).into_bytes());
     page.render_description_section(&mut text)?;
     page.render_options_section(&mut text)?;
     if command.has_subcommands() {
@@ -96,6 +98,17 @@ fn write(command: &clap::Command, parent: Option<&str>, dir: &Path) -> Result<()
     rest.to_writer(&mut text)?;
     fs::write(dir.join(format!("{name}.1")), text)?;
     command.get_subcommands().try_for_each(|inner| write(inner, Some(name), dir))
+}
+
+/// A synopsis, in which each option that takes a value shows it.
+fn with_values(command: &clap::Command, mut synopsis: String) -> String {
+    for option in command.get_opts() {
+        if let (Some(long), Some([name, ..])) = (option.get_long(), option.get_value_names()) {
+            let bold = format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-"));
+            synopsis = synopsis.replace(&format!("{bold}]"), &format!("{bold} \\fI<{name}>\\fR]"));
+        }
+    }
+    synopsis
 }
 
 fn list<const N: usize>(page: &mut Roff, heading: &str, entries: [(Inline, &str); N]) {
