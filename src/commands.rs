@@ -69,7 +69,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         }
         Some(Command::Status(args)) => status::run(args, &config, &mut *opened()?, &Screen::of_stdout(), out),
         Some(Command::Targets(args)) => targets::run(args, &mut *opened()?, out),
-        Some(Command::Report(args)) => report::run(args, &mut *opened()?, out),
+        Some(Command::Report(args)) => report::run(args, &config, &mut *opened()?, out),
         Some(Command::Resolve(args)) => resolve::run(args, &mut *opened()?, out),
         Some(Command::Retry(args)) => retry::run(args, &mut *opened()?, out),
         Some(Command::Purge(args)) => purge::run(args, &mut *opened()?, out),

@@ -7,13 +7,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use fs2::FileExt;
 use rustix::fs::OFlags;
 use uuid::Uuid;
 
+use crate::owner;
 use crate::store::{Answer, Settled, Unwritten};
-use crate::who;
+use crate::trouble::Trouble;
 
 /// Answers settled at once in a replay.
 const GROUP: usize = 500;
@@ -40,12 +41,9 @@ impl Journal {
         // Locked before it has the name that others look for: they would take it for a dead run's, and remove it.
         let unlocked = path.with_extension("new");
         let make = || {
-            let file = OpenOptions::new()
-                .append(true)
-                .create_new(true)
-                .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
-                .mode(0o600)
-                .open(&unlocked)?;
+            let mut options = OpenOptions::new();
+            options.append(true).custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32).mode(0o600);
+            let file = owner::make(&options, &unlocked)?;
             file.try_lock_exclusive()?;
             std::fs::rename(&unlocked, &path)?;
             File::open(dir)?.sync_all()?;
@@ -202,17 +200,12 @@ fn lock_of_the_dead(path: &Path) -> Result<Option<File>> {
     Ok(std::fs::metadata(path).is_ok_and(|there| there.ino() == ours.ino()).then_some(file))
 }
 
-/// Mostly one who ran it as another user, root perhaps, left it behind: whose it is, and how it comes to be this user's.
+/// Mostly somebody who ran it as another user left it behind: whose it is, and how it comes to be this user's.
 fn refused(error: std::io::Error, about: String, path: &Path) -> anyhow::Error {
-    if error.kind() == ErrorKind::PermissionDenied
-        && let Some(whose) = who::may_not(path)
-    {
-        let (user, path) = (who::user(), path.display());
-        return anyhow!(
-            "{about}: {error}: {whose}; its answers wait until root gives it to this user: chown {user} {path}"
-        );
+    match owner::of_another(path, &error) {
+        Some(sentence) => Trouble::usage(format!("{about}: {sentence}; its answers wait until then")).into(),
+        None => anyhow::Error::new(error).context(about),
     }
-    anyhow::Error::new(error).context(about)
 }
 
 fn replay_file(

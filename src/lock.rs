@@ -3,7 +3,7 @@
 //! would lock a file that nobody else sees), and its text is for people.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use fs2::FileExt;
 use rustix::fs::OFlags;
 
 use crate::moment::Moment;
+use crate::owner;
 use crate::trouble::Trouble;
 
 /// Held until dropped, or until the process ends in whatever way.
@@ -82,7 +83,7 @@ impl Holder {
 /// Whether a run of this user could take it: it is not there yet, or can be opened. Makes and locks nothing.
 pub fn probe(path: &Path) -> Result<(), String> {
     match options().open(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(path)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(path, &error)),
         _ => Ok(()),
     }
 }
@@ -97,41 +98,23 @@ fn options() -> OpenOptions {
     options
 }
 
-/// First without O_CREAT: in a sticky directory the kernel refuses to O_CREAT a file of another user, even to root.
 fn open(path: &Path) -> Result<File> {
-    let options = options();
-    loop {
-        let made = match options.open(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => options.clone().create_new(true).open(path),
-            opened => opened,
-        };
-        return match made {
-            Ok(file) => Ok(file),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-            Err(error) => Err(anyhow::Error::new(error).context(Trouble::usage(refusal(path)))),
-        };
-    }
+    owner::open(&options(), path).map_err(|error| Trouble::usage(refusal(path, &error)).into())
 }
 
 /// Why the file cannot be opened, and the way out.
-fn refusal(path: &Path) -> String {
+fn refusal(path: &Path, error: &io::Error) -> String {
     let file = path.display();
-    match std::fs::symlink_metadata(path) {
-        Ok(there) if there.is_symlink() => {
-            format!(
-                "lock file {file} is a symbolic link, which is not followed: remove it, or set another lock_dir"
-            )
-        }
-        Ok(there) => {
-            let uid = rustix::process::geteuid().as_raw();
-            format!(
-                "lock file {file} belongs to uid {} and this is uid {uid}: run as that user, or set another lock_dir",
-                there.uid()
-            )
-        }
-        Err(_) => {
-            format!("lock file {file} cannot be made: give this user the directory, or set another lock_dir")
-        }
+    if path.is_symlink() {
+        return format!(
+            "lock file {file} is a symbolic link, which is not followed: remove it, or set another lock_dir"
+        );
+    }
+    match owner::of_another(path, error) {
+        Some(sentence) => format!("lock file {sentence}"),
+        None => format!(
+            "lock file {file} cannot be opened or made ({error}): give this user the file and its directory, or set another lock_dir"
+        ),
     }
 }
 

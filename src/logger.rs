@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use self::line::Line;
 use crate::cli::LogFormat;
+use crate::owner;
 use crate::patience;
 use crate::target::TargetId;
 use crate::task::TaskId;
@@ -211,13 +212,20 @@ struct LogFile {
 
 impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        options
             .append(true)
-            .create(true)
             // A pipe without a reader must not hold the run.
             .custom_flags((OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32)
-            .mode(0o640)
-            .open(path)?;
+            .mode(0o640);
+        let file = match owner::open(&options, path) {
+            // A link whose file was moved away.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.create(true).open(path)?,
+            Err(error) => {
+                return Err(owner::of_another(path, &error).map_or(error, io::Error::other));
+            }
+            file => file?,
+        };
         Ok(Self { path: path.to_owned(), file, failed: AtomicBool::new(false), torn: AtomicBool::new(false) })
     }
 

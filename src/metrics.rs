@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::delivery::{Ended, Served};
 use crate::moment::{Moment, wall};
+use crate::owner;
 use crate::patience;
+use crate::replace::{Mode, replace};
 use crate::store::Backlog;
 
 /// For so long another run's turn at the files is waited for, and the disk that `metrics_file` is on.
@@ -263,12 +265,12 @@ impl Metrics {
                 kept.last_success = Some(at);
             }
         }
-        replace(&self.kept, &serde_json::to_string(&kept)?, 0o600)?;
+        write(&self.kept, &serde_json::to_string(&kept)?, 0o600)?;
         // They are counted, even if nobody gets to see it.
         state.fresh = Counters::default();
         let (file, text) = (self.file.clone(), text(&kept));
         // Perhaps on a file system that has gone away: the run must end.
-        patience::within(PATIENCE, "metrics", move || replace(&file, &text, 0o644))
+        patience::within(PATIENCE, "metrics", move || write(&file, &text, 0o644))
             .map_err(Error::new)
             .flatten()
             .context("metrics_file")
@@ -278,14 +280,9 @@ impl Metrics {
 /// Held until dropped.
 fn turn_at(path: &Path) -> Result<File> {
     let about = || format!("lock {}", path.display());
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
-        .mode(0o600)
-        .open(path)
-        .with_context(about)?;
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32).mode(0o600);
+    let file = owner::open(&options, path).map_err(|error| closed(error, path, "lock"))?;
     let until = Moment::now() + PATIENCE;
     loop {
         match file.try_lock_exclusive() {
@@ -306,7 +303,7 @@ fn read(path: &Path) -> Result<Kept> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+        Err(error) => return Err(closed(error, path, "read")),
     };
     Ok(serde_json::from_slice(&text).unwrap_or_else(|error| {
         log::warn!("{} cannot be understood ({error}): the counters begin anew", path.display());
@@ -314,24 +311,16 @@ fn read(path: &Path) -> Result<Kept> {
     }))
 }
 
-/// A reader finds the old text or the new one. The name of the new one ends in nothing that node_exporter reads.
-fn replace(path: &Path, text: &str, mode: u32) -> Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let write = || {
-        // One that a killed run left is nobody's.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-        // Whatever the umask says: another user reads it.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, path)
-    };
-    write().with_context(|| format!("write {}", path.display()))
+fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
+    replace(path, text.as_bytes(), Mode::Always(mode)).with_context(|| format!("write {}", path.display()))
+}
+
+/// Why a file cannot be used.
+fn closed(error: io::Error, path: &Path, what: &str) -> Error {
+    match owner::of_another(path, &error) {
+        Some(sentence) => Error::msg(sentence),
+        None => Error::new(error).context(format!("{what} {}", path.display())),
+    }
 }
 
 // ---- the text ---------------------------------------------------------------------------------------------------
@@ -503,16 +492,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_begins_anew_and_what_a_dead_run_left_is_no_hindrance() {
+    fn what_cannot_be_understood_begins_anew() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("metrics-x.json"), "{\"counters\": {\"chan").unwrap();
-        fs::write(dir.path().join("m.prom.new"), "half").unwrap();
         let metrics = metrics(dir.path());
         sent(&metrics, 5);
         metrics.end(end());
         let text = fs::read_to_string(dir.path().join("m.prom")).unwrap();
         assert!(text.contains("outcome=\"sent\"} 5\n"), "{text}");
-        assert!(!dir.path().join("m.prom.new").exists());
     }
 
     #[test]

@@ -95,7 +95,12 @@ impl Notify {
             let why = told.map_or_else(|error| Some(error.to_string()), failure);
             if let Some(mut why) = why {
                 self.secrets.hide(&mut why);
-                log::warn!("[notify] failed at {} of task {}: {why}", event.happened.word(), event.task);
+                log::warn!(
+                    "[notify] failed at {} of task {task}: {why}; it is not told again: `batch-send status {task}` shows how the \
+                     task stands, and the program's exit or output what to mend",
+                    event.happened.word(),
+                    task = event.task
+                );
             }
         }
     }

@@ -121,6 +121,7 @@ impl Asked {
             why = self.once(what, body, end);
         }
         if let Some(why) = why {
+            // Not on stderr: a service that is away must not become a mail a minute.
             log::info!("the ping of the {} failed: {why}", if what == "/start" { "start" } else { "end" });
         }
     }

@@ -18,7 +18,11 @@ pub fn process() -> String {
 
 /// The effective user's name, or its number where /etc/passwd has none (a container, a directory server).
 pub fn user() -> String {
-    let uid = rustix::process::geteuid().as_raw();
+    name(rustix::process::geteuid().as_raw())
+}
+
+/// The same of any user.
+pub fn name(uid: u32) -> String {
     name_of(uid).unwrap_or_else(|| uid.to_string())
 }
 
@@ -34,8 +38,7 @@ pub fn may_not(path: &Path) -> Option<String> {
     let group = fs::read("/etc/group").unwrap_or_default();
     let gid = found.gid().to_string();
     let group = name_in(&String::from_utf8_lossy(&group), &gid).unwrap_or(gid);
-    let owner = name_of(found.uid()).unwrap_or_else(|| found.uid().to_string());
-    let mode = found.mode() & 0o7777;
+    let (owner, mode) = (name(found.uid()), found.mode() & 0o7777);
     Some(format!("it belongs to {owner}:{group}, mode {mode:04o}, and this is user {}", user()))
 }
 

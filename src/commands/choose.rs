@@ -111,7 +111,7 @@ impl<'a> Choice<'a> {
             Self::File(path) => path,
             Self::Stdin => Path::new("-"),
         };
-        Source::open(path)?.each(each)
+        Source::open("--file", path)?.each(each)
     }
 }
 

@@ -82,19 +82,20 @@ pub struct Flaw {
 }
 
 impl Source {
-    /// `-` is standard input. The bar is drawn on a terminal only.
-    pub fn open(path: &Path) -> Result<Self> {
+    /// `-` is standard input. `role`: where the command line names it, for people. The bar is drawn on a terminal only.
+    pub fn open(role: &str, path: &Path) -> Result<Self> {
         if path == Path::new("-") {
             let bar = bar(None);
             let input = BufReader::with_capacity(64 << 10, bar.wrap_read(io::stdin().lock()));
             return Ok(Self { name: "standard input".into(), input: Box::new(input), bar });
         }
         let name = plain(&path.to_string_lossy()).into_owned();
-        let file = File::open(path).with_context(|| Trouble::usage(format!("open {name}")))?;
+        let file =
+            File::open(path).with_context(|| Trouble::usage(format!("{role} {name} cannot be opened")))?;
         let about = file.metadata().ok();
         if about.as_ref().is_some_and(|about| about.is_dir()) {
             return Err(Trouble::usage(format!(
-                "{name} is a directory: name a file, or - for standard input"
+                "{role} {name} is a directory: name a file, or - for standard input"
             ))
             .into());
         }
@@ -350,6 +351,16 @@ fn closing_quote(text: &str, mut from: usize) -> Option<usize> {
 }
 
 const RECIPIENT: &str = "recipient";
+
+/// Where among the names of a header the column `wanted` is, if it is there; once.
+fn find(header: &Record<'_>, names: &[Value<'_>], wanted: &str) -> Result<Option<usize>, Flaw> {
+    let mut found = (0..names.len()).filter(|at| names[*at].1.trim() == wanted);
+    let first = found.next();
+    match found.next() {
+        Some(second) => Err(header.flaw(names[second].0, format!("a second column `{wanted}`"))),
+        None => Ok(first),
+    }
+}
 
 /// Why a text cannot be a recipient.
 pub fn unfit_recipient(text: &str) -> Option<String> {

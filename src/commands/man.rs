@@ -42,12 +42,17 @@ const VARIABLES: [(&str, &str); 5] = [
     ("NAME", "What ${NAME} in the configuration stands for, whatever the name."),
 ];
 
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     ("/etc/batch-send/config.toml", "The configuration, unless another is named. README.md lists its keys."),
     (
         "/var/lib/batch-send",
-        "Unless state_dir of the configuration names another: the lock file of this host's runs, and journals of answers \
-         that no database has taken yet.",
+        "Unless state_dir of the configuration names another: the lock file of this host's runs, journals of answers \
+         that no database has taken yet, and the counters of metrics_file. It belongs to the user that cron runs batch-send as; \
+         what root makes in it by hand is given to that user. On a disk that is there after a reboot.",
+    ),
+    (
+        "/etc/batch-send/environment",
+        "Of the Debian package: lines of NAME=value, for ${NAME} in the configuration when systemd starts a run. A crontab has its own.",
     ),
 ];
 
@@ -70,7 +75,9 @@ fn write(command: &clap::Command, parent: Option<&str>, dir: &Path) -> Result<()
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
-    page.render_synopsis_section(&mut text)?;
+    let mut synopsis = Vec::new();
+    page.render_synopsis_section(&mut synopsis)?;
+    text.extend(with_values(command, String::from_utf8(synopsis)?).into_bytes());
     page.render_description_section(&mut text)?;
     page.render_options_section(&mut text)?;
     if command.has_subcommands() {
@@ -91,6 +98,17 @@ fn write(command: &clap::Command, parent: Option<&str>, dir: &Path) -> Result<()
     rest.to_writer(&mut text)?;
     fs::write(dir.join(format!("{name}.1")), text)?;
     command.get_subcommands().try_for_each(|inner| write(inner, Some(name), dir))
+}
+
+/// A synopsis, in which each option that takes a value shows it.
+fn with_values(command: &clap::Command, mut synopsis: String) -> String {
+    for option in command.get_opts() {
+        if let (Some(long), Some([name, ..])) = (option.get_long(), option.get_value_names()) {
+            let bold = format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-"));
+            synopsis = synopsis.replace(&format!("{bold}]"), &format!("{bold} \\fI<{name}>\\fR]"));
+        }
+    }
+    synopsis
 }
 
 fn list<const N: usize>(page: &mut Roff, heading: &str, entries: [(Inline, &str); N]) {

@@ -102,21 +102,22 @@ fn stays(task: &Task, counts: &Counts, with_unknown: bool) -> Option<String> {
     let waits = counts.pending + counts.retry;
     let on_its_way = counts.processing + counts.sending + counts.invalid;
     if on_its_way > 0 || (waits > 0 && (task.status == TaskStatus::Finished || half_purged)) {
-        return Some(because(task.id, Stays::Open, half_purged));
+        return because(task.id, Stays::Open, half_purged);
     }
     let unknown = counts.unknown > 0 && !with_unknown;
-    unknown.then(|| because(task.id, Stays::Unknown, half_purged))
+    if unknown { because(task.id, Stays::Unknown, half_purged) } else { None }
 }
 
 /// `half_purged`: some of its targets are gone, or may be.
-fn because(id: TaskId, stays: Stays, half_purged: bool) -> String {
-    match stays {
+fn because(id: TaskId, stays: Stays, half_purged: bool) -> Option<String> {
+    Some(match stays {
         Stays::NotEnded if half_purged => format!(
             "it was opened again while it was being purged, and has forgotten who got its message: \
              `batch-send task pause {id}`, and see whom it would send to"
         ),
         Stays::NotEnded => "it was opened again meanwhile".into(),
-        Stays::Gone => "it is gone".into(),
+        // Another purge was quicker.
+        Stays::Gone => return None,
         Stays::Open if half_purged => format!(
             "somebody added targets to it while it was being purged; they are not sent: \
              `batch-send targets {id}` shows them, put those who want it into another task"
@@ -128,7 +129,7 @@ fn because(id: TaskId, stays: Stays, half_purged: bool) -> String {
             "it has unknown targets: settle them with `batch-send resolve {id} --all --as VERDICT` (sent, failed or retry), or remove them, \
              too, with --with-unknown"
         ),
-    }
+    })
 }
 
 /// Removes one task, step by step. Why it stays, if so.
@@ -142,16 +143,14 @@ fn remove(
     let (id, half_purged) = (task.id, task.status_reason.as_deref() == Some(PURGING));
     match store.condemn(id, args.finished_before, args.with_unknown, act)? {
         None => {}
-        // Another purge was quicker.
-        Some(Stays::Gone) => return Ok(None),
-        Some(stays) => return Ok(Some(because(id, stays, half_purged))),
+        Some(stays) => return Ok(because(id, stays, half_purged)),
     }
     let mut after = 0;
     loop {
         let began = Moment::now();
         match store.purge(id, args.finished_before, args.with_unknown, after)? {
-            Purged::Whole | Purged::Stays(Stays::Gone) => return Ok(None),
-            Purged::Stays(stays) => return Ok(Some(because(id, stays, true))),
+            Purged::Whole => return Ok(None),
+            Purged::Stays(stays) => return Ok(because(id, stays, true)),
             Purged::Some(number, last) => {
                 gone(number);
                 after = last;
@@ -183,6 +182,10 @@ const COLUMNS: &[Column] = &[
 ];
 
 fn table(ended: &[Ended], out: &mut dyn Write) -> Result<()> {
+    if ended.is_empty() {
+        writeln!(out, "no task ended so long ago: nothing would go")?;
+        return Ok(());
+    }
     let mut table = Table::new(out, COLUMNS, &Screen::of_stdout());
     for Ended { task, counts, stays } in ended {
         let total = counts.total();

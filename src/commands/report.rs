@@ -10,23 +10,24 @@ mod reasons;
 mod sums;
 mod timeline;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use uuid::Uuid;
 
 use self::figures::Figures;
 use super::output::{plain, targets};
-use super::{installation, no_such_task};
+use super::{installation, no_such_task, status};
 use crate::cli::ReportArgs;
+use crate::config::Config;
 use crate::exit::Exit;
+use crate::replace::{Mode, replace};
 use crate::store::Desk;
 use crate::trouble::Trouble;
 
-pub fn run(args: &ReportArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+pub fn run(args: &ReportArgs, config: &Config, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
     let installation = installation(store)?;
     let file = Destination::of(&args.html)?;
     let mut figures = Figures::default();
@@ -43,12 +44,15 @@ pub fn run(args: &ReportArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Resu
     bar.finish_and_clear();
     let snapshot = read?.ok_or_else(|| no_such_task(args.id))?;
     let sums = sums::of(&snapshot, &figures);
-    let page = page::render(&snapshot, &figures, &sums, installation)?;
+    let waits = status::waits_for(&snapshot.task, config, snapshot.at);
+    let page = page::render(&snapshot, waits.as_deref(), &figures, &sums, installation)?;
     match &file {
         Destination::Stdout => out.write_all(page.as_bytes())?,
         Destination::Stream(path) => fs::write(path, page).map_err(|error| cannot_write(path, error))?,
         Destination::File(path) => {
-            replace(path, page.as_bytes()).map_err(|error| cannot_write(path, error))?;
+            // Others need not read who the recipients are.
+            replace(path, page.as_bytes(), Mode::AtFirst(0o640))
+                .map_err(|error| cannot_write(path, error))?;
         }
     }
     let wrong: Vec<&str> = sums.iter().filter(|sum| !sum.holds()).map(|sum| sum.what).collect();
@@ -118,23 +122,4 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
         ),
         _ => Error::new(error).context(text),
     }
-}
-
-/// Whole or not at all: whoever reads the file meanwhile finds the old page or the new one. Who may read it stays as it was.
-fn replace(path: &Path, page: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", Uuid::new_v4().simple()));
-    let written = File::create_new(&beside).and_then(|mut file| {
-        if let Ok(old) = fs::metadata(path) {
-            file.set_permissions(old.permissions())?;
-        }
-        file.write_all(page)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    });
-    if written.is_err() {
-        // The error itself is what there is to tell.
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }

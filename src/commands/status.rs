@@ -28,6 +28,24 @@ use crate::exit::Exit;
 use crate::store::Desk;
 use crate::task::{Counts, Task, TaskId, TaskStatus};
 
+/// What a pending task waits for, in words, as far as its row and this host's configuration say; None: nothing.
+pub fn waits_for(task: &Task, config: &Config, now: DateTime<Utc>) -> Option<String> {
+    let state = Standing::of(task, &Counts::default(), None, &here(task, config, now, None)).state;
+    matches!(state, State::Waiting(_) | State::Expired).then(|| state.text(Times::Whole))
+}
+
+/// What is to be known of this host to judge a task.
+fn here<'a>(task: &Task, config: &'a Config, now: DateTime<Utc>, at_work: Option<i16>) -> Circumstances<'a> {
+    let channel = config.channels.get(&task.channel);
+    Circumstances {
+        now,
+        at_work,
+        known: channel.is_some(),
+        window: channel.and_then(|channel| channel.window.as_ref()),
+        budget: config.run.budget,
+    }
+}
+
 pub fn run(
     args: &StatusArgs,
     config: &Config,
@@ -73,14 +91,7 @@ impl Survey {
         }
         let courses = store.courses(args.id)?;
         let see = |(task, counts): (Task, Counts)| {
-            let channel = config.channels.get(&task.channel);
-            let here = Circumstances {
-                now: courses.now,
-                at_work: courses.at_work,
-                known: channel.is_some(),
-                window: channel.and_then(|channel| channel.window.as_ref()),
-                budget: config.run.budget,
-            };
+            let here = here(&task, config, courses.now, courses.at_work);
             let course = courses.of.get(&task.id);
             let standing = Standing::of(&task, &counts, course, &here);
             Seen { standing, gate: course.map_or(Gate::default(), |course| course.gate), task, counts }

@@ -78,6 +78,7 @@ fn remove(args: &SuppressRemoveArgs, store: &mut dyn Desk, out: &mut dyn Write) 
             "not on the list {list}: {}; `batch-send suppress list` shows who is, and for which channel",
             absent.join(", ")
         );
+        return Ok(Exit::Trouble);
     }
     Ok(Exit::Done)
 }
@@ -89,7 +90,7 @@ fn import(
     out: &mut dyn Write,
 ) -> Result<Exit> {
     let given = channel(args.channel.as_deref())?;
-    let source = Source::open(&args.file)?;
+    let source = Source::open("the file", &args.file)?;
     let mut strangers = Strangers::new(config);
     strangers.look(given);
     let who = who::person();

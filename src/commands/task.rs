@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 
 use super::ask::Ask;
@@ -18,7 +19,7 @@ use crate::cli::{
 };
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::store::{Act, Added, Desk, Expiry, NAME_MOST, Turned};
+use crate::store::{Act, Added, Desk, Expiry, NAME_MOST, Store, Turned};
 use crate::task::{NewTask, TaskId, TaskStatus, When, show_time};
 use crate::trouble::Trouble;
 use crate::who;
@@ -26,7 +27,7 @@ use crate::who;
 pub fn run(
     command: &TaskCommand,
     config: &Config,
-    store: &mut dyn Desk,
+    store: &mut dyn Store,
     screen: &Screen,
     out: &mut dyn Write,
 ) -> Result<Exit> {
@@ -51,34 +52,35 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-fn create(args: &CreateArgs, config: &Config, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit> {
+fn create(args: &CreateArgs, config: &Config, store: &mut dyn Store, out: &mut dyn Write) -> Result<Exit> {
     let payload = args.payload.as_deref().map(payload).transpose()?;
     check(args, config)?;
-    let source = args.targets.as_deref().map(Source::open).transpose()?;
-    let id = store.create(&NewTask {
+    if let Some(expires) = args.expires {
+        let starts = args.at.map(|at| ("--at", at));
+        outlives("--expires", expires, starts, store.now()?)?;
+    }
+    let source = args.targets.as_deref().map(|file| Source::open("--targets", file)).transpose()?;
+    let task = NewTask {
         name: &args.name,
         channel: &args.channel,
         payload: payload.as_deref(),
         priority: args.priority,
         scheduled: args.at,
         expires: args.expires,
-    })?;
-
+    };
     let mut added = Added::default();
     let mut status = TaskStatus::Draft;
-    if let (Some(source), Some(file)) = (source, args.targets.as_deref()) {
-        added = import(id, source, file, store, "stays in draft with")?;
-        if added == Added::default() {
-            bail!(Trouble::usage(format!(
-                "no target in {}; task {id} stays in draft: complete it with `{}`",
-                plain(&file.to_string_lossy()),
-                add_command(id, file)
-            )));
+    let id = match (source, args.targets.as_deref()) {
+        (Some(source), Some(file)) => {
+            let id;
+            (id, added) = create_with(&task, source, file, store)?;
+            if !args.draft {
+                status = START.turn(id, store, None, Expiry::Keep)?;
+            }
+            id
         }
-        if !args.draft {
-            status = START.turn(id, store, None, Expiry::Keep)?;
-        }
-    }
+        _ => store.create(&task)?,
+    };
 
     let line = if args.json { shown(id, status, added).to_string() } else { id.to_string() };
     // Whoever cannot be told the id must not create the task once more.
@@ -115,16 +117,64 @@ fn check(args: &CreateArgs, config: &Config) -> Result<()> {
             _ => format!("no channel `{channel}` in the configuration, only: {}", known.join(", ")),
         }));
     }
-    let never = match (args.at, args.expires) {
-        (Some(When::At(at)), Some(When::At(expires))) => expires <= at,
-        (Some(When::In(at)), Some(When::In(expires))) => expires <= at,
-        // The other two need the database's clock, and a run pauses what has expired.
-        _ => false,
+    Ok(())
+}
+
+/// That a task's end comes after now, by the clock of the database, which decides, and after its start.
+fn outlives(option: &str, end: When, start: Option<(&str, When)>, now: DateTime<Utc>) -> Result<()> {
+    // What is too far away for the calendar is for the store to refuse.
+    let at = |when| match when {
+        When::At(at) => Some(at),
+        When::In(wait) => now.checked_add_signed(TimeDelta::from_std(wait).ok()?),
     };
-    if never {
-        bail!(Trouble::usage("--expires is not after --at: nothing would be sent"));
+    let Some(ends) = at(end) else { return Ok(()) };
+    if let Some((name, start)) = start
+        && at(start).is_some_and(|starts| ends <= starts)
+    {
+        bail!(Trouble::usage(format!("{option} is not after {name}: nothing would be sent")));
+    }
+    if ends <= now {
+        bail!(Trouble::usage(format!(
+            "{option} {} is past, by the clock of the database, where it is {}: nothing would be sent; name a later time",
+            show_time(&ends),
+            show_time(&now)
+        )));
     }
     Ok(())
+}
+
+/// A task, once its first targets are there: a file of which nothing can be used leaves none behind.
+fn create_with(
+    task: &NewTask<'_>,
+    source: Source,
+    file: &Path,
+    store: &mut dyn Desk,
+) -> Result<(TaskId, Added)> {
+    let mut made = None;
+    let imported = source.import(&mut |rows| {
+        let id = match made {
+            Some(id) => id,
+            None => *made.insert(store.create(task)?),
+        };
+        store.add(id, rows)
+    });
+    let Some(id) = made else {
+        let name = plain(&file.to_string_lossy()).into_owned();
+        let nothing = imported?.flaw.unwrap_or_else(|| format!("no target in {name}"));
+        bail!(Trouble::usage(format!("--targets: {nothing}; no task was made")));
+    };
+    let imported = imported.with_context(|| incomplete(id, file))?;
+    let Some(flaw) = imported.flaw else { return Ok((id, imported.added)) };
+    let before = targets(imported.added.new + imported.added.repeated);
+    bail!(Trouble::usage(format!(
+        "{flaw}; task {id} stays in draft with the {before} before it: `batch-send task cancel {id}` is rid of it, \
+         `batch-send task start {id}` sends it once it is whole: mend the line and complete it with `{}`",
+        add_command(id, file)
+    )))
+}
+
+fn incomplete(id: TaskId, file: &Path) -> String {
+    format!("task {id} is incomplete until `{}` succeeds", add_command(id, file))
 }
 
 /// JSON, or @FILE with JSON in it.
@@ -152,8 +202,8 @@ fn add(args: &AddArgs, store: &mut dyn Desk, out: &mut dyn Write) -> Result<Exit
         bail!(refused(id, status));
     }
     let was_finished = status == TaskStatus::Finished;
-    let source = Source::open(&args.targets)?;
-    let added = import(id, source, &args.targets, store, "keeps")?;
+    let source = Source::open("the file", &args.targets)?;
+    let added = import(id, source, &args.targets, store)?;
     let status = store.task(id)?.ok_or_else(|| no_such_task(id))?.status;
     if args.json {
         writeln!(out, "{}", shown(id, status, added))?;
@@ -176,15 +226,13 @@ fn shown(id: TaskId, status: TaskStatus, added: Added) -> serde_json::Value {
 }
 
 /// Reads `source` into the task. What came before a bad line is in, and the sentence ends with the command that completes it.
-fn import(id: TaskId, source: Source, file: &Path, store: &mut dyn Desk, so_far: &str) -> Result<Added> {
+fn import(id: TaskId, source: Source, file: &Path, store: &mut dyn Desk) -> Result<Added> {
     let again = add_command(id, file);
-    let imported = source
-        .import(&mut |rows| store.add(id, rows))
-        .with_context(|| format!("task {id} is incomplete until `{again}` succeeds"))?;
+    let imported = source.import(&mut |rows| store.add(id, rows)).with_context(|| incomplete(id, file))?;
     let Some(flaw) = imported.flaw else { return Ok(imported.added) };
     let before = targets(imported.added.new + imported.added.repeated);
     bail!(Trouble::usage(format!(
-        "{flaw}; task {id} {so_far} the {before} before it: mend the line and complete it with `{again}`"
+        "{flaw}; task {id} keeps the {before} before it: mend the line and complete it with `{again}`"
     )))
 }
 
@@ -259,8 +307,11 @@ fn pause(args: &PauseArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
     PAUSE.turn(args.id, store, Some(&reason), Expiry::Keep)
 }
 
-fn resume(args: &ResumeArgs, store: &mut dyn Desk) -> Result<TaskStatus> {
+fn resume(args: &ResumeArgs, store: &mut dyn Store) -> Result<TaskStatus> {
     let id = args.id;
+    if let Some(Until::Time(when)) = args.until {
+        outlives("--until", when, None, store.now()?)?;
+    }
     let expiry = match args.until {
         None => Expiry::Keep,
         Some(Until::Never) => Expiry::Never,

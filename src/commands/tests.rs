@@ -17,6 +17,7 @@ use crate::message::Renderer;
 use crate::moment::Moment;
 use crate::store::migrations::VERSION;
 use crate::store::{ClaimForm, Database, InFlight, Lease, Leasing, Settlement, Store, Terms};
+use crate::task::{NewTask, When};
 
 /// A database of its own, and a directory for files.
 struct Stage {
@@ -48,7 +49,7 @@ impl Stage {
             Command::Task(command) => task::run(&command, &self.config, store, &Screen::default(), &mut out),
             Command::Status(args) => status::run(&args, &self.config, store, &Screen::default(), &mut out),
             Command::Targets(args) => targets::run(&args, store, &mut out),
-            Command::Report(args) => report::run(&args, store, &mut out),
+            Command::Report(args) => report::run(&args, &self.config, store, &mut out),
             Command::Resolve(args) => resolve::run(&args, store, &mut out),
             Command::Retry(args) => retry::run(&args, store, &mut out),
             Command::Purge(args) => purge::run(&args, store, &mut out),
@@ -211,6 +212,9 @@ fn create_keeps_what_was_typed() {
 fn what_cannot_become_a_task_is_refused_before_there_is_one() {
     let mut stage = Stage::new();
     stage.file("broken.json", "{\n\"a\": }");
+    stage.file("wrong.csv", "email\na\n");
+    stage.file("first.csv", "recipient\n \na\n");
+    stage.file("empty.csv", "recipient\n");
     let long = "n".repeat(192);
     for (flags, expected) in [
         ("--name S --channel fax", "no channel `fax` in the configuration, only: mail, sms"),
@@ -226,8 +230,22 @@ fn what_cannot_become_a_task_is_refused_before_there_is_one() {
         ),
         ("--name S --channel mail --payload [1]", "--payload is not a JSON object"),
         ("--name S --channel mail --payload @{}/none", "none: No such file"),
-        ("--name S --channel mail --targets {}/none.csv", "none.csv: No such file"),
+        ("--name S --channel mail --targets {}/none.csv", "none.csv cannot be opened: No such file"),
+        (
+            "--name S --channel mail --targets {}/wrong.csv",
+            "wrong.csv, line 1, column 1: no column `recipient`",
+        ),
+        (
+            "--name S --channel mail --targets {}/first.csv",
+            "first.csv, line 2, column 1: the recipient is empty",
+        ),
+        ("--name S --channel mail --targets {}/empty.csv", "--targets: no target in "),
         ("--name S --channel mail --at +2h --expires +1h", "--expires is not after --at"),
+        ("--name S --channel mail --at 2030-01-31T09:00:00Z --expires +1h", "--expires is not after --at"),
+        (
+            "--name S --channel mail --expires 2020-01-01T00:00:00Z",
+            "--expires 2020-01-01T00:00:00.000Z is past",
+        ),
     ] {
         let sentence = stage.refused(&format!("task create {flags}"));
         assert!(sentence.contains(expected), "{sentence}");
@@ -244,11 +262,14 @@ fn an_import_that_met_a_bad_line_is_completed_by_the_command_it_names() {
     let path = stage.folder.path().join("o'k.csv");
     stage.file("o'k.csv", "recipient\na\nb\n \nc\n");
     let sentence = stage.refused("task create --name S --channel mail --targets {}/o'k.csv");
-    let quoted = format!("batch-send task add 1 '{}'`", path.display().to_string().replace('\'', "'\\''"));
-    assert!(sentence.ends_with(&quoted), "{sentence}");
+    let quoted = format!(
+        "complete it with `batch-send task add 1 '{}'`",
+        path.display().to_string().replace('\'', "'\\''")
+    );
+    assert!(sentence.ends_with(&quoted) && sentence.contains("`batch-send task start 1`"), "{sentence}");
     assert!(
         sentence.contains(
-            "o'k.csv, line 4, column 1: the recipient is empty; task 1 stays in draft with the 2 targets before it: mend"
+            "o'k.csv, line 4, column 1: the recipient is empty; task 1 stays in draft with the 2 targets before it: `batch-send task cancel 1`"
         ),
         "{sentence}"
     );
@@ -261,15 +282,10 @@ fn an_import_that_met_a_bad_line_is_completed_by_the_command_it_names() {
 }
 
 #[test]
-fn a_file_without_targets_leaves_the_task_in_draft() {
+fn a_file_without_targets_adds_none() {
     let mut stage = Stage::new();
     stage.file("none.csv", "recipient\n");
-    let sentence = stage.refused("task create --name S --channel mail --targets {}/none.csv");
-    assert!(
-        sentence.starts_with("no target in ") && sentence.contains("batch-send task add 1 "),
-        "{sentence}"
-    );
-    assert_eq!(stage.status_of("1"), "draft");
+    stage.says("task create --name S --channel mail");
     assert_eq!(stage.says("task add 1 {}/none.csv"), "0 targets added, 0 repeated\n");
 }
 
@@ -363,12 +379,18 @@ fn a_pause_says_why_and_a_resume_forgets_it() {
 fn an_expired_task_is_resumed_with_a_new_end() {
     let mut stage = Stage::new();
     stage.file("p.csv", "recipient\na\n");
-    stage.says("task create --name S --channel mail --expires 2020-01-01T00:00:00Z --targets {}/p.csv");
+    let expires = chrono::DateTime::from_timestamp(1_577_836_800, 0).map(When::At);
+    let task = NewTask { name: "S", channel: "mail", payload: None, priority: 0, scheduled: None, expires };
+    stage.store.create(&task).unwrap();
+    stage.says("task add 1 {}/p.csv");
+    stage.says("task start 1");
     assert!(stage.says("status").contains("expired: the next run pauses it"));
     stage.store.recover(None).unwrap();
     assert_eq!(stage.status_of("1"), "paused");
     let sentence = stage.refused("task resume 1");
     assert!(sentence.starts_with("task 1 expired at 2020-01-01T00:00:00.000Z"), "{sentence}");
+    let sentence = stage.refused("task resume 1 --until 2020-01-01T00:00:00Z");
+    assert!(sentence.starts_with("--until 2020-01-01T00:00:00.000Z is past"), "{sentence}");
     stage.says("task resume 1 --until never");
     let task = stage.json("status 1 --json");
     assert_eq!((&task["status"], &task["expires_at"]), (&json!("pending"), &Value::Null));
@@ -590,9 +612,12 @@ fn the_list_of_those_who_get_nothing_is_written_shown_and_shortened() {
     assert!(lines[1].starts_with("ann@x      *        asked   2"), "{table}");
     assert!(lines[2].starts_with("ann@x      sms              2"), "{table}");
 
-    assert_eq!(stage.json("suppress remove ANN@x nobody@x --json"), json!({"changed": 1}));
-    assert_eq!(stage.json("suppress remove ann@x --json"), json!({"changed": 0}));
-    assert_eq!(stage.says("suppress remove ann@x cy@x --channel sms"), "");
+    assert_eq!(stage.json("suppress remove ANN@x --json"), json!({"changed": 1}));
+    for (line, changed) in [("ann@x nobody@x", 0), ("ann@x cy@x --channel sms", 2)] {
+        let (ended, said) = stage.run(&format!("suppress remove {line} --json"));
+        let expected = if changed == 0 { Exit::Trouble } else { Exit::Done };
+        assert_eq!((ended.unwrap(), said), (expected, format!("{{\"changed\":{changed}}}\n")), "{line}");
+    }
     let left = stage.says("suppress list --format jsonl");
     let left: Vec<Value> = left.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let keys: Vec<&str> = left[0].as_object().unwrap().keys().map(String::as_str).collect();
@@ -640,7 +665,7 @@ fn who_cannot_be_on_the_list_is_refused() {
         ("suppress add ok \t".into(), "the recipient is empty"),
         ("suppress add ok --channel we/b".into(), "`we/b` is no name for a channel: it takes 1-64"),
         ("suppress remove \t".into(), "the recipient is empty"),
-        ("suppress import {}/none.csv".into(), "none.csv: No such file"),
+        ("suppress import {}/none.csv".into(), "none.csv cannot be opened: No such file"),
     ] {
         let sentence = stage.refused(&line);
         assert!(sentence.contains(expected), "{sentence}");

@@ -30,6 +30,7 @@ use serde::Deserialize;
 
 use crate::message::Message;
 use crate::moment::Moment;
+use crate::owner;
 use crate::sender::{Outcome, Sender};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -279,14 +280,8 @@ fn open(path: &Path) -> io::Result<Spool> {
     let mut options = OpenOptions::new();
     // O_NONBLOCK means nothing for a regular file; a named pipe without a reader would hang here without it.
     options.read(true).append(true).mode(0o600).custom_flags(OFlags::NONBLOCK.bits() as i32);
-    // Without O_CREAT first: in a sticky directory the kernel refuses it even for a file that is there.
-    let file = match options.open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => match options.create_new(true).open(path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => options.create_new(false).open(path)?,
-            made => made?,
-        },
-        found => found?,
-    };
+    let file = owner::open(&options, path)
+        .map_err(|error| owner::of_another(path, &error).map_or(error, io::Error::other))?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));

@@ -29,6 +29,7 @@ mod metrics;
 mod notify;
 mod operator;
 mod overlap;
+mod owners;
 mod pace;
 mod ping;
 mod plans;

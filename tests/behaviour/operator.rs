@@ -153,6 +153,16 @@ fn a_dry_run_shows_messages_and_writes_nothing(it: Sandbox) {
     let shown = it.call("run --dry-run").done().exits(0);
     let messages = lines(&shown.stdout);
     assert_eq!(messages.len(), 10);
+    assert_eq!(
+        shown.stderr,
+        format!(
+            "batch-send: only the first 10 targets of task {task} are shown: `--limit N` says how many of each\n"
+        )
+    );
+    for limit in [3, 30] {
+        let shown = it.call(&format!("run --dry-run --limit {limit}")).done().exits(0);
+        assert!(lines(&shown.stdout).len() == limit && shown.stderr.is_empty(), "{shown}");
+    }
     assert_eq!(messages[0]["target"]["recipient"], "person-0");
     assert_eq!(messages[0]["body"]["to"], "person-0");
     assert_eq!(

@@ -79,6 +79,8 @@ fn what_ended_long_ago_goes_and_nothing_else(it: Sandbox) {
         ends(&it, task, days);
     }
 
+    let none = it.call("purge --finished-before 1000d --dry-run").done().exits(0);
+    assert_eq!(none.stdout, "no task ended so long ago: nothing would go\n");
     it.call("purge --finished-before 90d").done().exits(2).says(&["--yes"]);
     it.call("purge --finished-before 59m --yes").done().exits(2).says(&["59m", "1h"]);
     let dry = it.call("purge --finished-before 90d --dry-run").done().exits(0);

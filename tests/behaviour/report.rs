@@ -508,7 +508,7 @@ fn whatever_the_task_there_is_a_page(it: Sandbox) {
             ],
             "untouched" => &["Nothing was settled yet.", "No answer has come"],
             "running" => &["pending, held by mail-1:77", "of a run that died"],
-            "one" => &["王小明", "within 1 s"],
+            "one" => &["王小明", "Settled at 2026-11-30 00:53:20"],
             "all failed" => &["failed 1,500 100.0 %", &format!("batch-send retry {id}")],
             "all unknown" => &[
                 "The first 100 of 1,500",
@@ -575,6 +575,7 @@ fn the_file_is_whole_or_as_it_was(it: Sandbox) {
     // Whoever reads the old page meanwhile has it to its end.
     let old = "old ".repeat(10_000);
     fs::write(&path, &old).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640, "it holds recipients");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut reader = fs::File::open(&path).unwrap();
     let link = it.path("link.html");

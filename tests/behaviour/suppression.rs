@@ -82,7 +82,7 @@ fn one_channel_is_not_another(it: Sandbox) {
     assert_eq!(endpoint.ledger(), BTreeMap::from([("ann".to_owned(), 1)]));
 
     // The entry for every channel is none of these, and stands.
-    let removed = it.call("suppress remove bob --channel web --json").done().exits(0);
+    let removed = it.call("suppress remove bob --channel web --json").done().exits(1);
     assert_eq!(removed.json(), json!({ "changed": 0 }));
     removed.says(&["bob", "web", "batch-send suppress list"]);
     let again = it.database.task("web", ["bob"]);
@@ -188,7 +188,7 @@ fn acts_on_the_list_are_audited(it: Sandbox) {
     it.call("suppress add ann --channel web --reason").arg("asked by phone").done().quietly();
     it.call("suppress import -").stdin("recipient\nbob\ncy\n").done().exits(0);
     it.call("suppress remove ann --channel web").done().quietly();
-    it.call("suppress remove nobody").done().exits(0);
+    it.call("suppress remove nobody").done().exits(1);
     let audit = it
         .database
         .rows("SELECT what, why, who, task_id FROM batch_audit WHERE what LIKE 'suppress%' ORDER BY id");
@@ -231,7 +231,7 @@ fn the_list_has_a_stable_form(it: Sandbox) {
         let again = it.call("suppress import - --channel sms --json").stdin(&list).done().exits(0);
         assert_eq!((again.json(), again.stderr.as_str()), (json!({ "new": 0, "repeated": 3 }), ""));
     }
-    let removed = it.call("suppress remove ann@x bob@x nobody@x --channel web --json").done().exits(0);
+    let removed = it.call("suppress remove ann@x bob@x nobody@x --channel web --json").done().exits(1);
     assert_eq!(removed.json(), json!({ "changed": 2 }));
     removed.says(&["nobody@x"]);
 }

@@ -2,10 +2,8 @@
 //! command names the statement that mends the tables, what of `database_url` to correct.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown};
 
-use crate::support::sandbox::BINARY;
 use crate::support::{Endpoint, Engine, Sandbox};
 
 on_each_database! {
@@ -56,11 +54,14 @@ fn access_that_is_denied_is_told_with_what_to_correct(it: Sandbox) {
 /// A user of this host that is not this one, nor anybody.
 const STRANGER: u32 = 4711;
 
-/// Whether a story can be told as somebody else: only root can, and only where everybody may start the binary.
+/// Whether a story can be told as somebody else: only root can.
 fn somebody_else_can_call(it: &Sandbox) -> bool {
-    let open = |path: &Path| fs::metadata(path).is_ok_and(|found| found.mode() & 0o001 != 0);
     fs::set_permissions(it.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    rustix::process::geteuid().is_root() && Path::new(BINARY).ancestors().all(open)
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: it takes root to be two users");
+    }
+    root
 }
 
 fn a_configuration_that_may_not_be_read_is_told_with_whose_it_is(it: Sandbox) {
@@ -71,9 +72,9 @@ fn a_configuration_that_may_not_be_read_is_told_with_whose_it_is(it: Sandbox) {
     let words =
         ["config.toml", "Permission denied", "root:root, mode 0640", "user 4711", "a user who may read it"];
     for call in ["run", "status", "purge --finished-before 90d --yes"] {
-        it.call(call).by_user(STRANGER).done().exits(2).says(&words);
+        it.call(call).by(STRANGER).done().exits(2).says(&words);
     }
-    let check = it.call("check").by_user(STRANGER).done().exits(2);
+    let check = it.call("check").by(STRANGER).done().exits(2);
     assert!(words.iter().all(|word| check.stdout.contains(word)), "{check}");
     it.call("run")
         .env("BATCH_SEND_CONFIG", "/no/such.toml")
@@ -97,14 +98,14 @@ fn a_journal_of_another_user_is_told_with_the_way_to_give_it_on(it: Sandbox) {
     let name = format!("journal-{installation}-00000000-0000-0000-0000-000000000001.jsonl");
     fs::write(state.join(&name), "{}\n").unwrap();
     fs::set_permissions(state.join(&name), fs::Permissions::from_mode(0o600)).unwrap();
-    let words = [&name, "root:root, mode 0600", "this is user 4711", "chown 4711 "];
-    let run = it.call("run").by_user(STRANGER).done();
+    let words = [&name, "belongs to root", "as root", "chown 4711 "];
+    let run = it.call("run").by(STRANGER).done();
     assert_ne!(run.code(), Some(0), "{run}");
     run.says(&words);
-    let check = it.call("check").by_user(STRANGER).done().exits(2);
+    let check = it.call("check").by(STRANGER).done().exits(2);
     assert!(words.iter().all(|word| check.stdout.contains(word)), "{check}");
     // The way out leads out, though what the line says cannot be read by anybody.
     chown(state.join(&name), Some(STRANGER), None).unwrap();
-    let run = it.call("run").by_user(STRANGER).done();
+    let run = it.call("run").by(STRANGER).done();
     assert!(!run.stderr.contains("Permission denied"), "{run}");
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Flaw, RECIPIENT, Record, Row, Value};
+use super::{Flaw, RECIPIENT, Record, Row, Value, find};
 use crate::target::TargetId;
 
 const ID: &str = "id";
@@ -28,15 +28,7 @@ impl Row for Chosen {
     const NEEDS: &[&str] = &[ID, RECIPIENT];
 
     fn columns(header: &Record<'_>, names: &[Value<'_>]) -> Result<Column> {
-        let find = |wanted: &str| {
-            let mut found = (0..names.len()).filter(|at| names[*at].1.trim() == wanted);
-            let first = found.next();
-            match found.next() {
-                Some(second) => Err(header.flaw(names[second].0, format!("a second column `{wanted}`"))),
-                None => Ok(first),
-            }
-        };
-        let (id, recipient) = (find(ID)?, find(RECIPIENT)?);
+        let (id, recipient) = (find(header, names, ID)?, find(header, names, RECIPIENT)?);
         Ok(id.map_or_else(|| Column::Recipient(recipient.unwrap_or_default()), Column::Id))
     }
 

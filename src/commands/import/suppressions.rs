@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Flaw, RECIPIENT, Record, Row, Value};
+use super::{Flaw, RECIPIENT, Record, Row, Value, find};
 use crate::commands::suppress::unfit_channel;
 use crate::suppression::Suppression;
 
@@ -24,14 +24,7 @@ impl Row for Suppression {
     type Columns = Columns;
 
     fn columns(header: &Record<'_>, names: &[Value<'_>]) -> Result<Columns> {
-        let find = |wanted: &str| {
-            let mut found = (0..names.len()).filter(|at| names[*at].1.trim() == wanted);
-            let first = found.next();
-            match found.next() {
-                Some(second) => Err(header.flaw(names[second].0, format!("a second column `{wanted}`"))),
-                None => Ok(first),
-            }
-        };
+        let find = |wanted| find(header, names, wanted);
         let recipient = find(RECIPIENT)?.unwrap_or_default();
         Ok(Columns { recipient, channel: find(CHANNEL)?, reason: find(REASON)? })
     }

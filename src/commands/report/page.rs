@@ -23,7 +23,14 @@ use crate::task::{Counts, Task, TaskId, TaskStatus, show_time};
 const REASONS_MOST: usize = 25;
 const ATTEMPTS_MOST: usize = 20;
 
-pub fn render(snapshot: &Snapshot, figures: &Figures, sums: &[Sum], installation: Uuid) -> Result<String> {
+/// `waits`: what a pending task waits for.
+pub fn render(
+    snapshot: &Snapshot,
+    waits: Option<&str>,
+    figures: &Figures,
+    sums: &[Sum],
+    installation: Uuid,
+) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_syntax(
@@ -32,7 +39,10 @@ pub fn render(snapshot: &Snapshot, figures: &Figures, sums: &[Sum], installation
     environment.add_filter("number", grouped);
     // What a template is called decides what it escapes for.
     environment.add_template("page.html", include_str!("page.html")).context("the page's template")?;
-    let page = Page::of(snapshot, figures, sums, installation)?;
+    let mut page = Page::of(snapshot, figures, sums, installation)?;
+    if let Some(waits) = waits {
+        page.task.status = plain(waits).into_owned();
+    }
     environment.get_template("page.html")?.render(Serde(page)).context("make the page")
 }
 
@@ -68,7 +78,7 @@ struct ShownTask {
     id: TaskId,
     name: String,
     channel: String,
-    status: &'static str,
+    status: String,
     reason: Option<String>,
     holder: Option<String>,
 }
@@ -234,7 +244,7 @@ impl ShownTask {
             id: task.id,
             name: text(&task.name),
             channel: text(&task.channel),
-            status: task.status.word(),
+            status: task.status.word().to_owned(),
             reason: task.status_reason.as_ref().map(text),
             holder: task.lease.as_ref().map(|holder| text(&holder.owner)),
         }
@@ -266,7 +276,8 @@ impl Progress {
         let Some(busiest) = stretches.iter().rev().max_by_key(|stretch| all(stretch.settled)) else {
             return Ok(None);
         };
-        let (from, to) = (stretches[0].from, stretches[stretches.len() - 1].from + timeline.width);
+        // Not the ends of the stretches: the first of them begins before the task did.
+        let (from, to) = timeline.ends.unwrap_or_default();
         let rows: Vec<ProgressRow> = stretches
             .iter()
             .filter(|stretch| all(stretch.settled) > 0)

@@ -26,6 +26,8 @@ pub struct Timeline {
     pub width: i64,
     /// By number: stretch n begins n widths after 1970.
     stretches: BTreeMap<i64, Settled>,
+    /// When the first and the last were settled.
+    pub ends: Option<(i64, i64)>,
     /// Settled, and nobody wrote when.
     pub undated: u64,
 }
@@ -42,13 +44,15 @@ pub struct Stretch {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { width: WIDTHS[0], stretches: BTreeMap::new(), undated: 0 }
+        Self { width: WIDTHS[0], stretches: BTreeMap::new(), ends: None, undated: 0 }
     }
 }
 
 impl Timeline {
     /// `at` in milliseconds; `as_what` is an index of [`SETTLED`].
     pub fn add(&mut self, at: i64, as_what: usize) {
+        let (first, last) = self.ends.unwrap_or((at, at));
+        self.ends = Some((first.min(at), last.max(at)));
         self.stretches.entry(at.div_euclid(self.width)).or_default()[as_what] += 1;
         while self.span() > MOST {
             self.widen();

@@ -1,14 +1,18 @@
 //! The one connection through which this process writes, and its transactions: how the file is opened, how its lock is waited for,
 //! how a row's values are read. What the statements say is not its business.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, Transaction, TransactionBehavior,
     params,
 };
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::*;
+use crate::owner;
 use crate::who;
 
 /// For how long we try to get the file's write lock from other processes.
@@ -85,6 +89,11 @@ impl Writer {
         if !create && !self.path.exists() {
             return Ok(false);
         }
+        if create {
+            // Ours, so that root's belongs to the directory's owner; SQLite gives -wal and -shm to the same one. Where a file is, or
+            // it cannot be made, SQLite has its say.
+            let _ = owner::make(OpenOptions::new().append(true).mode(0o644), &self.path);
+        }
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let connection =
@@ -160,8 +169,17 @@ impl Writer {
     }
 }
 
+/// That the file is another user's, if this one may not write it. Looks without opening: closing it would give up SQLite's locks.
+fn left_by_another(path: &Path) -> Option<String> {
+    accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).err()?;
+    owner::left_by_another(path).map(|sentence| format!("the database {sentence}"))
+}
+
 /// Why a file cannot be used, and the way out.
 pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> anyhow::Error {
+    if let Some(sentence) = left_by_another(path) {
+        return Trouble::usage(sentence).into();
+    }
     let path = path.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => Trouble::usage(format!(
