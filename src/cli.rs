@@ -102,7 +102,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Look at everything that runs rely on: configuration, host, database, channels
     ///
-    /// One line a finding: ok, warning or error, with the way out. It sends nothing and writes nothing. Exit 2 when there is an error.
+    /// One line a finding: ok, warning or error, with the way out. It sends nothing and writes nothing. Exit 2 when there is an
+    /// error.
     Check(CheckArgs),
     /// The whole story on an embedded database, with rivals and a kill
     Demo(DemoArgs),

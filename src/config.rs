@@ -1,8 +1,8 @@
-//! Flags, environment and file become one validated `Config`. Every default and limit of the configuration is here.
-//! How a table of the file is read is config/section.rs, what the environment says config/environment.rs, what of the file others must
-//! not see config/exposed.rs, how a run tells what it does config/told.rs. What a channel needs beyond the common keys is declared in
-//! its sender's file. Each refusal is one sentence: the file, the table, the key, and the way out; never a value
-//! that may be a secret.
+//! Flags, environment and file become one validated `Config`. Every default and limit of the configuration is here. How a table
+//! of the file is read is config/section.rs, what the environment says config/environment.rs, what of the file others must not
+//! see config/exposed.rs, how a run tells what it does config/told.rs. What a channel needs beyond the common keys is declared
+//! in its sender's file. Each refusal is one sentence: the file, the table, the key, and the way out; never a value that may be
+//! a secret.
 //!
 //! A setting is taken from its flag, else from `BATCH_SEND_*` (empty counts as unset), else from the file.
 //!
@@ -279,8 +279,8 @@ impl Channel {
         self.kind.word()
     }
 
-    /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set, a setting that the
-    /// kind refuses.
+    /// The sender of this channel, for so many lanes. Errors are [`crate::trouble::Kind::Usage`]: a `${NAME}` that is not set,
+    /// a setting that the kind refuses.
     pub fn sender(&self, lanes: usize) -> Result<Box<dyn Sender>> {
         if let Some(unset) = &self.unset {
             return Err(unset.refused(&self.place));

@@ -110,8 +110,8 @@ fn is_known(name: &str) -> bool {
 }
 
 impl Template {
-    /// A `body` that renders to JSON. `with_attempt`: it may use `attempt`; where a resend must be the same as the first, it may not. Errors:
-    /// what minijinja says of the source, with its line; a name that no message has.
+    /// A `body` that renders to JSON. `with_attempt`: it may use `attempt`; where a resend must be the same as the first, it
+    /// may not. Errors: what minijinja says of the source, with its line; a name that no message has.
     pub fn json(body: &str, with_attempt: bool) -> Result<Self> {
         Self::parse(&[(BODY, body)], Form::Json, with_attempt)
     }
@@ -264,8 +264,8 @@ fn expression<'a>(error: &minijinja::Error, source: &'a str) -> Option<&'a str> 
     source.get(begin..range.end)
 }
 
-/// The variable of a larger expression that is undefined, where that can be told: minijinja says only which expression it is in. None where
-/// it is not one of the message, but one that the template itself has set.
+/// The variable of a larger expression that is undefined, where that can be told: minijinja says only which expression it is
+/// in. None where it is not one of the message, but one that the template itself has set.
 fn undefined(
     error: &minijinja::Error,
     template: &minijinja::Template<'_, '_>,

@@ -1,6 +1,6 @@
-//! `metrics_file`: what this host's runs did, in the text format that node_exporter reads from a file. A run is over within a minute, its counters
-//! are not: they are kept in `state_dir`, and each run adds to them what it did, under a lock, so that runs beside each other lose nothing.
-//! Both files are replaced whole. Whatever fails here is said once and changes nothing.
+//! `metrics_file`: what this host's runs did, in the text format that node_exporter reads from a file. A run is over within a
+//! minute, its counters are not: they are kept in `state_dir`, and each run adds to them what it did, under a lock, so that
+//! runs beside each other lose nothing. Both files are replaced whole. Whatever fails here is said once and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -185,8 +185,8 @@ impl Turn<'_> {
 }
 
 impl Metrics {
-    /// `name` tells this installation from others whose state is in the same directory. Each channel is there from the beginning, with zeros: what
-    /// appears with its first failure has not risen for whoever looks at it.
+    /// `name` tells this installation from others whose state is in the same directory. Each channel is there from the
+    /// beginning, with zeros: what appears with its first failure has not risen for whoever looks at it.
     pub fn new<'a>(
         file: &Path,
         state_dir: &Path,
@@ -298,7 +298,8 @@ fn turn_at(path: &Path) -> Result<File> {
     }
 }
 
-/// What earlier runs left. What cannot be understood (a disk was full, the power went) begins anew: whoever reads counters knows that they may.
+/// What earlier runs left. What cannot be understood (a disk was full, the power went) begins anew: whoever reads counters
+/// knows that they may.
 fn read(path: &Path) -> Result<Kept> {
     let text = match fs::read(path) {
         Ok(text) => text,

@@ -1,5 +1,5 @@
-//! `[notify]`: a program of the operator's that is told what became of a task, one event a call, as one JSON object on its stdin. Called when
-//! nothing is in flight any more. It may fail or hang: that is said, and changes nothing.
+//! `[notify]`: a program of the operator's that is told what became of a task, one event a call, as one JSON object on its
+//! stdin. Called when nothing is in flight any more. It may fail or hang: that is said, and changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Whose the files are that we make. What root makes by hand in a directory that belongs to another user (cron's) is given to that
-//! user, who would find it closed otherwise, at the very moment it is made. Whoever makes a file in `state_dir` or `lock_dir`, a log, metrics,
-//! spool or SQLite file makes it here. Directories are not given away: mkdir hands nothing back by which one could be certain of
-//! giving away that one. Nor is anything that is there already.
+//! Whose the files are that we make. What root makes by hand in a directory that belongs to another user (cron's) is given to
+//! that user, who would find it closed otherwise, at the very moment it is made. Whoever makes a file in `state_dir` or
+//! `lock_dir`, a log, metrics, spool or SQLite file makes it here. Directories are not given away: mkdir hands nothing back by
+//! which one could be certain of giving away that one. Nor is anything that is there already.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -1,6 +1,6 @@
-//! Pings of a service that watches cron jobs, by the conventions of healthchecks.io: URL/start once the lock is held, URL after a success,
-//! URL/<exit code> with the last lines of the log after anything else; `rid` pairs them. The run never waits for the service while
-//! anything is left to do, at its end a few seconds at most, and never fails by it.
+//! Pings of a service that watches cron jobs, by the conventions of healthchecks.io: URL/start once the lock is held, URL after
+//! a success, URL/<exit code> with the last lines of the log after anything else; `rid` pairs them. The run never waits for the
+//! service while anything is left to do, at its end a few seconds at most, and never fails by it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -359,8 +359,8 @@ pub struct Begun {
     pub in_flight: Vec<InFlight>,
     /// Not begun: another run has them.
     pub fenced: Vec<TargetId>,
-    /// Not begun, and unknown now: an earlier attempt may have arrived, and the provider would not recognise another, or the recipient
-    /// is suppressed.
+    /// Not begun, and unknown now: an earlier attempt may have arrived, and the provider would not recognise another, or the
+    /// recipient is suppressed.
     pub unknown: Vec<TargetId>,
     /// Not begun, and failed now, since their recipients are suppressed. No attempt is counted.
     pub suppressed: Vec<TargetId>,
@@ -521,8 +521,8 @@ pub trait Relay {
     /// has served them for [`PATIENCE`] after they were first seen.
     fn strays(&mut self, channels: &[&str]) -> Result<Vec<Stray>>;
 
-    /// The next task to work on, by priority, then the least recently served: pending, scheduled, not expired, lease free, channel among
-    /// `channels` and not held, not in `left_alone`, and with a pending target, a due retry, or nothing open.
+    /// The next task to work on, by priority, then the least recently served: pending, scheduled, not expired, lease free,
+    /// channel among `channels` and not held, not in `left_alone`, and with a pending target, a due retry, or nothing open.
     fn due(&mut self, channels: &[&str], left_alone: &[TaskId]) -> Result<Option<Task>>;
 
     /// Takes the lease by compare-and-set; with `beside` takes none and goes beside whoever holds it. A schema that is
@@ -541,8 +541,8 @@ pub trait Relay {
     /// Ends targets whose message cannot be made, with the reason: failed, or unknown when in doubt. How many.
     fn refuse(&mut self, lease: &Lease, refused: Vec<(Claimed, String)>) -> Result<u64>;
 
-    /// One commit: settles `answers` and begins `ready`, but for those whose recipient is suppressed when it is written: these end here.
-    /// What it returns as in flight may be sent; nothing else.
+    /// One commit: settles `answers` and begins `ready`, but for those whose recipient is suppressed when it is written: these
+    /// end here. What it returns as in flight may be sent; nothing else.
     fn begin(&mut self, lease: &Lease, ready: Vec<Ready>, answers: Vec<Answer>) -> Result<Begun, Unwritten>;
 
     /// Writes what the channel said. Needs no lease: an answer counts whoever holds the task. Cannot fail on data:
@@ -565,7 +565,8 @@ pub trait Relay {
     /// Gives the lease back, and finishes the task when nothing of it is open. A forced run never finishes one.
     fn close(&mut self, lease: Lease) -> Result<Closed>;
 
-    /// What waits and what is in doubt, of every channel of which there is any: for metrics, and cheap however many targets there are.
+    /// What waits and what is in doubt, of every channel of which there is any: for metrics, and cheap however many targets
+    /// there are.
     fn backlog(&mut self) -> Result<Vec<Backlog>>;
 }
 
@@ -633,9 +634,10 @@ pub trait Desk {
         each: &mut dyn FnMut(TargetRow) -> Result<()>,
     ) -> Result<()>;
 
-    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile. Those of
-    /// one status come in the order of id; in flat memory. None: there is no such task. An error of `each` ends it and is returned; `each` must
-    /// not ask the store. Lost after the first target, the database is not asked again ([`crate::trouble::Kind::TryLater`]).
+    /// A task and what a report needs of each of its targets, all as they were at one moment, whatever runs do meanwhile. Those
+    /// of one status come in the order of id; in flat memory. None: there is no such task. An error of `each` ends it and is
+    /// returned; `each` must not ask the store. Lost after the first target, the database is not asked again
+    /// ([`crate::trouble::Kind::TryLater`]).
     fn snapshot(
         &mut self,
         task: TaskId,
@@ -659,9 +661,9 @@ pub trait Desk {
     /// Tasks that ended at least `age` ago, in the order of id: finished, or cancelled with nothing in flight.
     fn ended(&mut self, age: Duration) -> Result<Vec<Task>>;
 
-    /// Ends such a task for good, so that it can be purged: cancelled, which no run works on, nobody adds to and nobody opens again, with
-    /// [`PURGING`] for its reason where it was finished. Audited once, however often it is
-    /// gone on with. Says why it must stay, if so; then nothing is changed.
+    /// Ends such a task for good, so that it can be purged: cancelled, which no run works on, nobody adds to and nobody opens
+    /// again, with [`PURGING`] for its reason where it was finished. Audited once, however often it is gone on with. Says why
+    /// it must stay, if so; then nothing is changed.
     ///
     /// It comes before the first target goes, since a task that has lost some of them has forgotten who got its message: whoever is
     /// added to it once more would get it twice.
@@ -759,8 +761,8 @@ pub enum Database {
 }
 
 impl Database {
-    /// `url`: `mysql://user:password@host/name?ssl_mode=..&ssl_ca=..&socket=..` or `sqlite:///absolute/path`. `prefix` is the tables'.
-    /// Connects to nothing yet. Errors are about the URL.
+    /// `url`: `mysql://user:password@host/name?ssl_mode=..&ssl_ca=..&socket=..` or `sqlite:///absolute/path`. `prefix` is the
+    /// tables'. Connects to nothing yet. Errors are about the URL.
     pub fn open(url: &str, prefix: &str, claim: ClaimForm) -> Result<Self> {
         if url.starts_with("sqlite:") {
             return Ok(Self::Sqlite(Arc::new(Mutex::new(sqlite::Writer::new(url, prefix)?))));

@@ -42,7 +42,8 @@ pub fn may_not(path: &Path) -> Option<String> {
     Some(format!("it belongs to {owner}:{group}, mode {mode:04o}, and this is user {}", user()))
 }
 
-/// How root does something as another user. Only who has a name can be named to runuser, which every host has, where sudo is often missing.
+/// How root does something as another user. Only who has a name can be named to runuser, which every host has, where sudo is
+/// often missing.
 pub fn as_user(uid: u32, command: &str) -> String {
     match name_of(uid) {
         Some(name) => format!("runuser -u {name} -- {command}"),

@@ -1,5 +1,5 @@
-//! How near a run comes to threads that do nothing but post the same messages to the same endpoint, without a database; and what a list
-//! of rules for the answers costs.
+//! How near a run comes to threads that do nothing but post the same messages to the same endpoint, without a database; and
+//! what a list of rules for the answers costs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

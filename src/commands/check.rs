@@ -1,6 +1,7 @@
-//! `check`: looks at everything a run relies on, and says of each thing whether it is well, one line a finding, with the way out. It sends
-//! nothing and writes nothing. What is looked at, in this order: the configuration, this host (check/host.rs), whom a run tells
-//! (check/told.rs), the database (check/server.rs, check/file.rs), the channels (check/channels.rs). Whatever fails is a finding, and the rest is looked at all the same.
+//! `check`: looks at everything a run relies on, and says of each thing whether it is well, one line a finding, with the way
+//! out. It sends nothing and writes nothing. What is looked at, in this order: the configuration, this host (check/host.rs),
+//! whom a run tells (check/told.rs), the database (check/server.rs, check/file.rs), the channels (check/channels.rs). Whatever
+//! fails is a finding, and the rest is looked at all the same.
 
 mod channels;
 mod file;
@@ -172,7 +173,8 @@ fn look(args: &CheckArgs, config: &Config) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Why nothing of the database can be looked at. To a run that it cannot be reached is for the next minute; whoever checks is told what to see to.
+/// Why nothing of the database can be looked at. To a run that it cannot be reached is for the next minute; whoever checks is
+/// told what to see to.
 fn database_away(error: &Error) -> Finding {
     let failed = Finding::failed(What::Database, error);
     if Trouble::kind_of(error) != Some(Kind::TryLater) {
@@ -259,8 +261,8 @@ fn worst(findings: &[Finding]) -> State {
     findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
 }
 
-/// Whether these are tables that this binary works with. `some`: where no version is written though some tables are there, those that are
-/// not, by the names that follow the prefix.
+/// Whether these are tables that this binary works with. `some`: where no version is written though some tables are there,
+/// those that are not, by the names that follow the prefix.
 fn schema(found: u32, some: Option<&[String]>) -> Finding {
     let nothing_else = "run `batch-send migrate`: it makes what is missing, and leaves what is there";
     match (found, some) {

@@ -1,6 +1,6 @@
-//! One run: what cron starts every minute, and what a person starts for one task. Takes the lock, repairs what dead runs left, leases
-//! task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, whom it tells besides in run/told.rs, the dry
-//! run in run/dry.rs.
+//! One run: what cron starts every minute, and what a person starts for one task. Takes the lock, repairs what dead runs left,
+//! leases task after task in its lanes and hands them to delivery.rs. What it tells at its end is in run/report.rs, whom it
+//! tells besides in run/told.rs, the dry run in run/dry.rs.
 
 mod dry;
 mod hours;

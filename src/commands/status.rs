@@ -1,7 +1,7 @@
-//! `status` and `task list`: tasks as they stand now, with what needs a person and the command that settles it. It only
-//! reads: what a dead run left is shown as what the next run will make of it. How a task stands is decided in status/state.rs; how it is
-//! shown is in list.rs (all, a line each), full.rs (one) and shape.rs (JSON); watch.rs looks again and again, and conditions.rs answers
-//! a monitor.
+//! `status` and `task list`: tasks as they stand now, with what needs a person and the command that settles it. It only reads:
+//! what a dead run left is shown as what the next run will make of it. How a task stands is decided in status/state.rs; how it
+//! is shown is in list.rs (all, a line each), full.rs (one) and shape.rs (JSON); watch.rs looks again and again, and
+//! conditions.rs answers a monitor.
 
 mod conditions;
 mod full;

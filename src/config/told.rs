@@ -1,5 +1,5 @@
-//! How a run tells what it does: `log_file`, `metrics_file`, `ping_url` and `[notify]`. What is done with them is in logger.rs, metrics.rs, ping.rs
-//! and notify.rs.
+//! How a run tells what it does: `log_file`, `metrics_file`, `ping_url` and `[notify]`. What is done with them is in logger.rs,
+//! metrics.rs, ping.rs and notify.rs.
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What came of the work on a task, and why it ended: for the log, the report of the run and its metrics. The rows say it, too; this is what
-//! the run saw of it.
+//! What came of the work on a task, and why it ended: for the log, the report of the run and its metrics. The rows say it, too;
+//! this is what the run saw of it.
 
 use std::fmt;
 use std::time::Duration;

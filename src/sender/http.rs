@@ -1,5 +1,5 @@
-//! The `http` channel: one request for one message. How it is asked is http/exchange.rs, how it is signed http/sign.rs, what the answer
-//! means http/answers.rs; what an outcome leads to is settlement.rs.
+//! The `http` channel: one request for one message. How it is asked is http/exchange.rs, how it is signed http/sign.rs, what
+//! the answer means http/answers.rs; what an outcome leads to is settlement.rs.
 
 pub mod answers;
 pub mod exchange;
@@ -203,8 +203,9 @@ impl Sender for Http {
         }
     }
 
-    /// A connection, and TLS with the host's certificate. No request: none is known to be harmless at every provider, HEAD and OPTIONS
-    /// included. It may be counted, billed, or taken for a message, and where it is ignored its answer says nothing of the credentials.
+    /// A connection, and TLS with the host's certificate. No request: none is known to be harmless at every provider, HEAD and
+    /// OPTIONS included. It may be counted, billed, or taken for a message, and where it is ignored its answer says nothing of
+    /// the credentials.
     fn probe(&self) -> Result<String, String> {
         let mut request = Request::new("");
         *request.uri_mut() = self.form.url.clone();

@@ -1,5 +1,5 @@
-//! The `wechat` channel: template messages of official accounts, subscribe messages of mini programs. What the API's errcodes mean for
-//! a message is here; the access token is token.rs. How a request goes out, and what HTTP itself says, is http/.
+//! The `wechat` channel: template messages of official accounts, subscribe messages of mini programs. What the API's errcodes
+//! mean for a message is here; the access token is token.rs. How a request goes out, and what HTTP itself says, is http/.
 
 #[cfg(test)]
 mod tests;
@@ -66,9 +66,11 @@ const TABLE: &[(&[i64], Verdict)] = &[
     (&[0, 45065], Verdict::Accepted),
     // Busy: it may have been accepted all the same.
     (&[-1], Verdict::Unknown),
-    // No such recipient, not a follower, refused or used up, out of reach, limited; data that do not fit the template, or must not be sent.
+    // No such recipient, not a follower, refused or used up, out of reach, limited; data that do not fit the template, or must
+    // not be sent.
     (&[40003, 43004, 43101, 45015, 45168, 47003, 50002, 87014], Verdict::Rejected),
-    // For a person: the template or the page, the account's rights, its address, its appid; the quota of the day; a key that is too long.
+    // For a person: the template or the page, the account's rights, its address, its appid; the quota of the day; a key that is
+    // too long.
     (&[40013, 40037, 40164, 41030, 43107, 45009, 45067, 48001, 48004, 61004], Verdict::Unavailable),
     (&TOKEN_REFUSED, Verdict::Unavailable),
     // Too fast.

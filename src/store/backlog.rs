@@ -24,8 +24,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// What of it may leave, through a channel that is open since then, or closed (`None`): outside its hours nothing could be sent, and
-    /// nothing waits for longer than they last.
+    /// What of it may leave, through a channel that is open since then, or closed (`None`): outside its hours nothing could be
+    /// sent, and nothing waits for longer than they last.
     pub fn within(self, open_since: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Self {
         match open_since {
             Some(since) => {

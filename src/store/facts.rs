@@ -1,5 +1,5 @@
-//! What a database says of itself when `check` asks: facts, as plain as they come. What they mean is judged in commands/check/, without a
-//! database. Nothing is written to find them out.
+//! What a database says of itself when `check` asks: facts, as plain as they come. What they mean is judged in commands/check/,
+//! without a database. Nothing is written to find them out.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! The store on SQLite: one host, one file on a local disk. The same promises as on MySQL, in SQLite's words: every write
-//! is one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and
-//! RETURNING takes the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, what `status`
-//! shows in sqlite/survey.rs, how ended tasks are removed in sqlite/purge.rs, begin and settle in sqlite/settle.rs, what a run repairs
+//! The store on SQLite: one host, one file on a local disk. The same promises as on MySQL, in SQLite's words: every write is
+//! one BEGIN IMMEDIATE transaction, so that nothing changes between a look and the write that follows it, and RETURNING takes
+//! the place of reading back. Its clock is the host's. What an operator asks is in sqlite/desk.rs, what `status` shows in
+//! sqlite/survey.rs, how ended tasks are removed in sqlite/purge.rs, begin and settle in sqlite/settle.rs, what a run repairs
 //! first in sqlite/recover.rs, a channel's slots and holds in sqlite/pace.rs, who is left alone in sqlite/suppression.rs, the
 //! connection in sqlite/writer.rs, what metrics show in sqlite/backlog.rs, what the file says of itself in sqlite/check.rs.
 

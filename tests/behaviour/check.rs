@@ -1,5 +1,6 @@
-//! `check`: what is well is told so, what is not is told with its way out, one thing does not hide another, and nothing is sent, written or
-//! made by looking. Servers that cannot be had here are judged by their facts, in src/commands/check/server/tests.rs.
+//! `check`: what is well is told so, what is not is told with its way out, one thing does not hide another, and nothing is
+//! sent, written or made by looking. Servers that cannot be had here are judged by their facts, in
+//! src/commands/check/server/tests.rs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -610,8 +611,8 @@ fn a_copy_of_the_database_is_told(it: Sandbox) {
     is(&check(&it), "server", "ok", &[]);
 }
 
-/// Passes on everything that two sides say, but gives each session another number than the server does, as whoever shares the server's
-/// sessions among clients.
+/// Passes on everything that two sides say, but gives each session another number than the server does, as whoever shares the
+/// server's sessions among clients.
 fn relay_to(server: std::net::SocketAddr) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,5 +1,5 @@
-//! Secrets show nowhere: not on stdout or stderr, in no table and no file of ours, not in the process list; not even when the peer repeats
-//! them in its answer. Channels of kind wechat, whose tokens come and go, are in wechat.rs.
+//! Secrets show nowhere: not on stdout or stderr, in no table and no file of ours, not in the process list; not even when the
+//! peer repeats them in its answer. Channels of kind wechat, whose tokens come and go, are in wechat.rs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! What `status` says: to a person at a terminal, to a file, to a program, to a monitor. What is wrong is said plainly, and what merely
-//! waits is not called wrong.
+//! What `status` says: to a person at a terminal, to a file, to a program, to a monitor. What is wrong is said plainly, and
+//! what merely waits is not called wrong.
 
 use std::io::{BufReader, Read};
 use std::net::TcpListener;

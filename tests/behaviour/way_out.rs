@@ -1,5 +1,5 @@
-//! What ends a run, a check or a verb at a person's cost says the way out in the same sentence: whose a file is and who may read it, which
-//! command names the statement that mends the tables, what of `database_url` to correct.
+//! What ends a run, a check or a verb at a person's cost says the way out in the same sentence: whose a file is and who may
+//! read it, which command names the statement that mends the tables, what of `database_url` to correct.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

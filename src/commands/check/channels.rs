@@ -1,4 +1,5 @@
-//! The channels: whether each could send, told by its own sender, which sends nothing; whom it sends to; and whether it may send at this hour.
+//! The channels: whether each could send, told by its own sender, which sends nothing; whom it sends to; and whether it may
+//! send at this hour.
 
 use anyhow::Error;
 use chrono::{DateTime, Utc};

@@ -1,5 +1,6 @@
-//! Whom a run tells what it does: the log file, the metrics file, the program of `[notify]`, the service that is pinged. None of them stops a
-//! run, so that what would not work is a warning; but a setting that each run refuses is an error. Nothing is made, started or asked.
+//! Whom a run tells what it does: the log file, the metrics file, the program of `[notify]`, the service that is pinged. None
+//! of them stops a run, so that what would not work is a warning; but a setting that each run refuses is an error. Nothing is
+//! made, started or asked.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,5 +1,6 @@
-//! The drawings of a report, as what stands inside an `<svg>` of [`VIEW`]. Inks are names: the page says which colour each has, on
-//! paper, in light and in dark. So are fonts: text has no size of its own here. Numbers a drawing shows are in the page's tables, too.
+//! The drawings of a report, as what stands inside an `<svg>` of [`VIEW`]. Inks are names: the page says which colour each has,
+//! on paper, in light and in dark. So are fonts: text has no size of its own here. Numbers a drawing shows are in the page's
+//! tables, too.
 
 use std::fmt::Display;
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! Whom a run tells what it does, besides stderr: the log file, metrics, the service that watches cron jobs, the operator's program. None of them can
-//! stop a run or hold one up: what they need is done before anything is begun, in a thread of its own, or when nothing is in flight any more and the lock is
-//! given back.
+//! Whom a run tells what it does, besides stderr: the log file, metrics, the service that watches cron jobs, the operator's
+//! program. None of them can stop a run or hold one up: what they need is done before anything is begun, in a thread of its
+//! own, or when nothing is in flight any more and the lock is given back.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

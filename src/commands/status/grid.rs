@@ -1,5 +1,5 @@
-//! A small table as wide as its terminal: where room lacks, long texts are cut, then columns are left out, the least needed first. Off
-//! a terminal everything is whole. Rows in their millions are for `targets`, whose table is table.rs.
+//! A small table as wide as its terminal: where room lacks, long texts are cut, then columns are left out, the least needed
+//! first. Off a terminal everything is whole. Rows in their millions are for `targets`, whose table is table.rs.
 
 use crate::commands::output::plain;
 use crate::commands::screen::{Screen, Tint};

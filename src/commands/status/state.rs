@@ -1,5 +1,5 @@
-//! What is to be known of a task at a glance: whether it goes on, what it waits for and until when, whether anything is wrong. Decided
-//! from what the database says of it and from this host's configuration; pure, but for nothing.
+//! What is to be known of a task at a glance: whether it goes on, what it waits for and until when, whether anything is wrong.
+//! Decided from what the database says of it and from this host's configuration; pure, but for nothing.
 
 use std::time::Duration;
 

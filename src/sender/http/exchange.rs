@@ -1,5 +1,5 @@
-//! One request and its answer, for each kind of channel that speaks HTTP. What it means that no answer came is here; what an answer means
-//! is not: that is answers.rs. How far a request came is told by transport.rs.
+//! One request and its answer, for each kind of channel that speaks HTTP. What it means that no answer came is here; what an
+//! answer means is not: that is answers.rs. How far a request came is told by transport.rs.
 
 use std::cell::OnceCell;
 use std::io::Read;

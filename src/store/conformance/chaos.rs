@@ -1,6 +1,6 @@
-//! Random stories: two runs, killed between any two calls, claims that end under them, a person's verbs in between, and a provider that
-//! remembers for a while what it took. Whatever happens: nothing is delivered twice, nothing is begun for who is suppressed, sent is final,
-//! nothing that was delivered is called failed, and in the end every target is sent or failed.
+//! Random stories: two runs, killed between any two calls, claims that end under them, a person's verbs in between, and a
+//! provider that remembers for a while what it took. Whatever happens: nothing is delivered twice, nothing is begun for who is
+//! suppressed, sent is final, nothing that was delivered is called failed, and in the end every target is sent or failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

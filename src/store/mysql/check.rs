@@ -1,5 +1,5 @@
-//! What a server says of itself: the facts that `check` judges. The statements that it has explained are the very ones that runs use. Only
-//! reads.
+//! What a server says of itself: the facts that `check` judges. The statements that it has explained are the very ones that
+//! runs use. Only reads.
 
 use std::time::SystemTime;
 
@@ -91,8 +91,8 @@ impl MySql {
         Ok(row.map_or_else(String::new, |mut row| row.word()))
     }
 
-    /// The rows of one look; none, and a word in `unseen`, when this user may not take it. Errors: the server is away, and each further look
-    /// would wait for it.
+    /// The rows of one look; none, and a word in `unseen`, when this user may not take it. Errors: the server is away, and each
+    /// further look would wait for it.
     fn look(&mut self, facts: &mut ServerFacts, what: &'static str, text: &str) -> Result<Vec<Cells>> {
         let rows = self.read(what, text);
         seen(facts, rows).map(Option::unwrap_or_default)

@@ -15,8 +15,8 @@ impl MySql {
         let pace = &self.tables.pace;
         let name = quote(channel);
         let slot = "GREATEST(next_at, NOW(6))";
-        // The one condition that decides also remembers the wait, which comes back with the answer whether or not it held. The time is
-        // that of the statement's start: who waited for the row waits a little longer than needed, never less.
+        // The one condition that decides also remembers the wait, which comes back with the answer whether or not it held. The
+        // time is that of the statement's start: who waited for the row waits a little longer than needed, never less.
         let take = format!(
             "UPDATE {pace} SET next_at = TIMESTAMPADD(MICROSECOND, {}, {slot}) WHERE channel = {name} \
              AND LAST_INSERT_ID(1 + TIMESTAMPDIFF(MICROSECOND, NOW(6), {slot})) <= 1 + {horizon}",

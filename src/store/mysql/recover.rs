@@ -20,8 +20,8 @@ pub(super) fn left_in_doubt(target: &str, task: TaskId) -> String {
     )
 }
 
-/// A task cancelled or finished within the last hour is looked at again: a claim, or an application's late commit, may have come right
-/// after.
+/// A task cancelled or finished within the last hour is looked at again: a claim, or an application's late commit, may have
+/// come right after.
 pub(super) fn unfinished_tasks(task: &str, only: Option<TaskId>) -> String {
     let which = match only {
         Some(id) => format!("WHERE id = {id}"),

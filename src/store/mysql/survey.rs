@@ -68,8 +68,9 @@ impl MySql {
         Ok((ids(counted), ids(estimated), table))
     }
 
-    /// Counts by statistics: the server's guess, which was seen to be twice too high, and never says none; and how far apart the first
-    /// and the last id are, which is right for targets that were added together. The less of the two; none is none, and one is one.
+    /// Counts by statistics: the server's guess, which was seen to be twice too high, and never says none; and how far apart
+    /// the first and the last id are, which is right for targets that were added together. The less of the two; none is none,
+    /// and one is one.
     fn estimated(&mut self, tasks: &[TaskId], table: u64) -> Result<HashMap<TaskId, Counts>> {
         let tables = Rc::clone(&self.tables);
         let target = tables.target.as_str();

@@ -1,5 +1,5 @@
-//! What waits and what is in doubt, by channel, on SQLite: for metrics. It reads index entries alone, no more than [`COUNTED`] of a task;
-//! beyond, the first and the last id tell how many there are at most.
+//! What waits and what is in doubt, by channel, on SQLite: for metrics. It reads index entries alone, no more than [`COUNTED`]
+//! of a task; beyond, the first and the last id tell how many there are at most.
 
 use rusqlite::params;
 

@@ -1,5 +1,5 @@
-//! The setting `answers`: a list of rules as they are written in the configuration. Each refusal is one sentence that names the rule by its place
-//! in the list.
+//! The setting `answers`: a list of rules as they are written in the configuration. Each refusal is one sentence that names the
+//! rule by its place in the list.
 
 use std::ops::RangeInclusive;
 
