@@ -313,7 +313,9 @@ fn read(path: &Path) -> Result<Kept> {
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    replace(path, text.as_bytes(), Mode::Always(mode)).with_context(|| format!("write {}", path.display()))
+    // Runs beside each other wait for this, and what a failure of the power takes is a few counts.
+    replace(path, text.as_bytes(), Mode::Always(mode), false)
+        .with_context(|| format!("write {}", path.display()))
 }
 
 /// Why a file cannot be used.

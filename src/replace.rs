@@ -19,8 +19,8 @@ pub enum Mode {
     AtFirst(u32),
 }
 
-/// Whole and on disk, or not at all.
-pub fn replace(path: &Path, text: &[u8], mode: Mode) -> io::Result<()> {
+/// Whole, or not at all. `on_disk`: only once a failure of the power cannot undo it, which may take long on a busy disk.
+pub fn replace(path: &Path, text: &[u8], mode: Mode, on_disk: bool) -> io::Result<()> {
     let old = || fs::metadata(path).ok().map(|old| old.permissions().mode() & 0o7777);
     let (at_first, certainly) = match mode {
         Mode::Always(mode) => (mode, Some(mode)),
@@ -36,7 +36,9 @@ pub fn replace(path: &Path, text: &[u8], mode: Mode) -> io::Result<()> {
             file.set_permissions(Permissions::from_mode(mode))?;
         }
         file.write_all(text)?;
-        file.sync_all()?;
+        if on_disk {
+            file.sync_all()?;
+        }
         fs::rename(&beside, path)
     });
     if written.is_err() {

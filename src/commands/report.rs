@@ -51,7 +51,7 @@ pub fn run(args: &ReportArgs, config: &Config, store: &mut dyn Desk, out: &mut d
         Destination::Stream(path) => fs::write(path, page).map_err(|error| cannot_write(path, error))?,
         Destination::File(path) => {
             // Others need not read who the recipients are.
-            replace(path, page.as_bytes(), Mode::AtFirst(0o640))
+            replace(path, page.as_bytes(), Mode::AtFirst(0o640), true)
                 .map_err(|error| cannot_write(path, error))?;
         }
     }

@@ -275,6 +275,6 @@ fn another_command_writes_no_log_file(it: Sandbox) {
     it.call("run --dry-run").done().quietly();
     assert!(!Path::new(&it.path("run.log")).exists());
     // What a person typed comes back as it was typed.
-    let absent = it.call("suppress remove wang@example.com").done().exits(0);
+    let absent = it.call("suppress remove wang@example.com").done().exits(1);
     absent.says(&["wang@example.com"]);
 }
