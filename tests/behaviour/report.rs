@@ -599,7 +599,7 @@ fn the_file_is_whole_or_as_it_was(it: Sandbox) {
 fn bad_input_is_told(it: Sandbox) {
     it.call("report 7 --html -").done().exits(2).says(&["there is no task 7", "batch-send task list"]);
     it.call("report 7").done().exits(2).says(&["--html"]);
-    it.call("report --html -").done().exits(2).says(&["ID"]);
+    it.call("report --html -").done().exits(2).says(&["TASK"]);
     let fresh = Sandbox::empty(it.database.engine);
     fresh.call("report 7 --html -").done().exits(2).says(&["batch-send migrate"]);
 }
