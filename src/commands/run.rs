@@ -198,6 +198,7 @@ fn one_task(
     recover(&mut *store, Some(id), report)?;
     let task = store.task(id)?.ok_or_else(|| super::no_such_task(id))?;
     if task.status == TaskStatus::Finished {
+        log::info!("finished: nothing of it is left to send");
         return report.end();
     }
     let journal = Journal::create(&config.state_dir, installation)?;

@@ -121,6 +121,14 @@ fn each_state_is_said(it: Sandbox) {
     }
     assert_eq!(all.matches("is not in this host's").count(), 1, "{all}");
 
+    // However narrow the terminal, until when is what is read there.
+    for columns in [60, 80] {
+        let (_, drawn) = it.call("status").on_terminal(columns, 40).wait();
+        let table: Vec<String> = drawn.lines().take(12).map(bare_of_colours).collect();
+        let until = table.iter().filter_map(|line| line.split_once(" until ")).map(|(_, time)| time);
+        assert_eq!(until.filter(|time| time.contains("Z…") || time.contains("Z, ")).count(), 5, "{table:#?}");
+    }
+
     // Held by a run.
     let (since, until) = (database.moment(-5), database.moment(60));
     set(

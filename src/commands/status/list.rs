@@ -40,7 +40,8 @@ pub fn grid(tasks: &[Seen], times: Times) -> Grid {
     let ends = tasks.iter().any(|seen| seen.standing.finishes_in.is_some());
     let due = tasks.iter().any(|seen| seen.standing.due_since.is_some());
     // Of a state its first words say most, its time among them; of a pause, why.
-    let state = |seen: &Seen| width(state::head(&plain(&seen.standing.state.text(times))));
+    // One cell more is for the dots.
+    let state = |seen: &Seen| width(state::head(&plain(&seen.standing.state.text(times)))) + 1;
     let state = tasks.iter().map(state).fold(STATE_LEAST, usize::max);
     let mut columns = vec![
         Column::number("id"),

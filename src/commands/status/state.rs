@@ -203,7 +203,7 @@ impl Times {
             _ => "%Y-%m-%d",
         };
         let span = span(Duration::from_secs(away.unsigned_abs()));
-        let away = if away >= 0 { format!("in {span}") } else { format!("{span} ago") };
+        let away = if away > 0 { format!("in {span}") } else { format!("{span} ago") };
         format!("{}, {away}", time.format(clock))
     }
 }
@@ -504,6 +504,7 @@ mod tests {
         assert_eq!([412.3, 0.5].map(|rate| Unit::of(0.5).rate(rate)), ["24738/min", "30/min"]);
         let short = Times::Short(at(0));
         assert_eq!(short.at(&at(250)), "08:04Z, in 4m10s");
+        assert_eq!(short.at(&at(0)), "08:00Z, 0s ago");
         assert_eq!(short.at(&at(-90_000)), "Thu 07:00Z, 1d1h ago");
         assert_eq!(short.at(&at(900_000)), "2027-01-25, in 10d10h");
         assert_eq!(Times::Whole.at(&at(0)), "2027-01-15T08:00:00.000Z");
