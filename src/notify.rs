@@ -96,8 +96,8 @@ impl Notify {
             if let Some(mut why) = why {
                 self.secrets.hide(&mut why);
                 log::warn!(
-                    "[notify] failed at {} of task {task}: {why}; it is not told again: `batch-send status {task}` shows how the \
-                     task stands, and the program's exit or output what to mend",
+                    "[notify] failed at {} of task {task}: {why}; mend the program or `command`; this is not told again, \
+                     `batch-send status {task}` shows how the task stands",
                     event.happened.word(),
                     task = event.task
                 );

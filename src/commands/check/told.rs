@@ -17,18 +17,14 @@ pub(super) fn look(told: &Told) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(file) = &told.log_file {
         findings.push(judge(What::LogFile, log_file(file), "", || {
-            format!(
-                "make its directory, give it to this user, or set `log_file` to another: {}",
-                unkept("the run's log")
-            )
+            "make its directory, give it to this user, or set `log_file` to another: runs go on, and what they do is not kept".into()
         }));
     }
     if let Some(file) = &told.metrics_file {
         findings.push(judge(What::MetricsFile, metrics_file(file), "", || {
-            format!(
-                "make that directory, let this user write in it, or set `metrics_file` to another: {}",
-                unkept("metrics")
-            )
+            "make that directory, let this user write in it, or set `metrics_file` to another: runs go on, and nobody is shown \
+             what they count"
+                .into()
         }));
     }
     match told.notify(Uuid::nil()) {
@@ -56,10 +52,6 @@ fn judge(what: What, seen: Result<String, String>, of: &str, way_out: impl FnOnc
         Ok(seen) => Finding::ok(what, format!("{of}{seen}")),
         Err(why) => Finding::warning(what, format!("{of}{why}"), way_out()),
     }
-}
-
-fn unkept(what: &str) -> String {
-    format!("runs go on without it, and {what} is not kept")
 }
 
 /// Whether a run could append to it, or make it.
