@@ -8,8 +8,12 @@ const EDGES: [u64; 20] = [
     3_600_000, 86_400_000,
 ];
 
+/// What took longer counts as so long: ten years, in milliseconds.
+const LONGEST: u64 = 10 * 366 * 86_400_000;
+
 pub struct Latency {
-    /// To three digits; to the millisecond up to two seconds.
+    /// To three digits; to the millisecond up to two seconds. Its bounds are fixed: of one that grows, `saturating_record` clamps to what
+    /// it has grown to.
     values: Histogram<u64>,
     bars: [u64; EDGES.len()],
 }
@@ -25,7 +29,7 @@ pub struct Bar {
 
 impl Default for Latency {
     fn default() -> Self {
-        let values = Histogram::new(3).expect("three digits are within what it takes");
+        let values = Histogram::new_with_max(LONGEST, 3).expect("both are within what it takes");
         Self { values, bars: [0; EDGES.len()] }
     }
 }
@@ -78,6 +82,14 @@ mod tests {
             assert_eq!(latency.percentile(part), Some(sorted[rank - 1]), "{part}");
         }
         assert_eq!((latency.number(), latency.longest()), (1_000, sorted.last().copied()));
+
+        // One that a person settled, later.
+        let mut latency = Latency::default();
+        [20, 1_024, 1_025, 33_868].into_iter().for_each(|ms| latency.add(ms));
+        let near = |part: f64| latency.percentile(part).unwrap().abs_diff(33_868) < 40;
+        assert!(near(0.95) && near(0.99) && latency.longest().unwrap().abs_diff(33_868) < 40);
+        latency.add(u64::MAX);
+        assert!(latency.longest().unwrap() >= LONGEST);
     }
 
     #[test]
