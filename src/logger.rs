@@ -218,14 +218,8 @@ impl LogFile {
             // A pipe without a reader must not hold the run.
             .custom_flags((OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32)
             .mode(0o640);
-        let file = match owner::open(&options, path) {
-            // A link whose file was moved away.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.create(true).open(path)?,
-            Err(error) => {
-                return Err(owner::of_another(path, &error).map_or(error, io::Error::other));
-            }
-            file => file?,
-        };
+        let file = owner::open(&options, path)
+            .map_err(|error| owner::of_another(path, &error).map_or(error, io::Error::other))?;
         Ok(Self { path: path.to_owned(), file, failed: AtomicBool::new(false), torn: AtomicBool::new(false) })
     }
 

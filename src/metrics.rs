@@ -282,6 +282,7 @@ fn turn_at(path: &Path) -> Result<File> {
     let about = || format!("lock {}", path.display());
     let mut options = OpenOptions::new();
     options.write(true).custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32).mode(0o600);
+    plain_file(path)?;
     let file = owner::open(&options, path).map_err(|error| closed(error, path, "lock"))?;
     let until = Moment::now() + PATIENCE;
     loop {
@@ -301,6 +302,7 @@ fn turn_at(path: &Path) -> Result<File> {
 /// What earlier runs left. What cannot be understood (a disk was full, the power went) begins anew: whoever reads counters
 /// knows that they may.
 fn read(path: &Path) -> Result<Kept> {
+    plain_file(path)?;
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
@@ -310,6 +312,14 @@ fn read(path: &Path) -> Result<Kept> {
         log::warn!("{} cannot be understood ({error}): the counters begin anew", path.display());
         Kept::default()
     }))
+}
+
+/// A pipe would be waited at for ever.
+fn plain_file(path: &Path) -> Result<()> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        bail!("{} is no file: remove it", path.display());
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {

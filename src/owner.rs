@@ -17,30 +17,58 @@ const WORLD_WRITABLE: u32 = 0o002;
 /// Makes a file that is not there yet. No link is followed: O_EXCL.
 pub fn make(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.clone().create_new(true).open(path)?;
-    if geteuid().is_root() {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = fs::metadata(folder)?;
-        if folder.uid() != 0 && folder.mode() & WORLD_WRITABLE == 0 {
-            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
-        }
+    if let Some((uid, gid)) = giving_to(path)? {
+        fchown(&file, Some(uid), Some(gid))?;
     }
     Ok(file)
 }
 
 /// Opens a file, or makes it. Without O_CREAT first: in a sticky directory the kernel refuses to O_CREAT a file of another user, even
-/// to root. A symbolic link that leads nowhere ends in `AlreadyExists`.
+/// to root. Links are followed, unless `options` forbid it, but for root where that other user could have laid them: it would write to
+/// files that are root's alone.
 pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
-    match options.open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        opened => return opened,
+    let opened = match options.open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => make(options, path),
+        opened => opened,
+    };
+    let file = match opened {
+        // Another process has made it just now, or a link leads nowhere.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            if giving_to(path)?.is_some() {
+                options
+                    .open(path)
+                    .map_err(|error| if error.kind() == ErrorKind::NotFound { laid() } else { error })
+            } else {
+                options.clone().create(true).open(path)
+            }
+        }
+        opened => opened,
+    }?;
+    if giving_to(path)?.is_some() {
+        // Nothing is written yet, and what was opened is what counts: the name may lead elsewhere by now.
+        let (there, ours) = (fs::symlink_metadata(path)?, file.metadata()?);
+        if (there.dev(), there.ino()) != (ours.dev(), ours.ino()) {
+            return Err(laid());
+        }
     }
-    match make(options, path) {
-        // Another process has made it just now, or a link is there.
-        Err(exists) if exists.kind() == ErrorKind::AlreadyExists => options
-            .open(path)
-            .map_err(|error| if error.kind() == ErrorKind::NotFound { exists } else { error }),
-        made => made,
+    Ok(file)
+}
+
+/// Whom root gives what it makes there: the owner and the group of the directory.
+fn giving_to(path: &Path) -> io::Result<Option<(u32, u32)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
     }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = fs::metadata(folder)?;
+    let theirs = folder.uid() != 0 && folder.mode() & WORLD_WRITABLE == 0;
+    Ok(theirs.then_some((folder.uid(), folder.gid())))
+}
+
+fn laid() -> io::Error {
+    io::Error::other(
+        "a symbolic link, which root does not follow in another user's directory: name the file itself",
+    )
 }
 
 /// Why a file that is there cannot be opened, if that is because another user left it, and the way out.
@@ -99,16 +127,19 @@ mod tests {
             open(&options(), &path).unwrap();
             assert_eq!(owner(&path), expected, "{}", path.display());
         }
-        // What is there stays whose it is, and so does what a link leads to.
+        // What is there stays whose it is.
         chown(theirs.join("a"), Some(0), None).unwrap();
-        symlink(dir.path().join("a"), theirs.join("link")).unwrap();
-        symlink(dir.path().join("nowhere"), theirs.join("nowhere")).unwrap();
-        for there in ["a", "link"] {
-            open(&options(), &theirs.join(there)).unwrap();
+        open(&options(), &theirs.join("a")).unwrap();
+        assert_eq!(owner(&theirs.join("a")), 0);
+        // Links are followed where root has laid them.
+        for (folder, follows) in [(&theirs, false), (&dir.path().to_owned(), true)] {
+            symlink(dir.path().join("a"), folder.join("link")).unwrap();
+            symlink(dir.path().join("else"), folder.join("nowhere")).unwrap();
+            for name in ["link", "nowhere"] {
+                let opened = open(&options(), &folder.join(name));
+                assert_eq!(opened.is_ok(), follows, "{name}: {opened:?}");
+            }
+            assert_eq!(dir.path().join("else").exists(), follows);
         }
-        assert_eq!((owner(&theirs.join("a")), owner(&dir.path().join("a"))), (0, 0));
-        let error = open(&options(), &theirs.join("nowhere")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        assert!(!dir.path().join("nowhere").exists());
     }
 }

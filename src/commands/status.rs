@@ -117,6 +117,11 @@ impl Seen {
         })
     }
 
+    /// Those that failed, for good unless somebody asks for more.
+    fn failures(&self) -> u64 {
+        if self.task.status == TaskStatus::Cancelled { 0 } else { self.counts.failed }
+    }
+
     /// What else there is to be known of it, and what leads on.
     fn notes(&self) -> Vec<String> {
         let (id, counts) = (self.task.id, &self.counts);
@@ -132,12 +137,6 @@ impl Seen {
                 "{} left, since an application added to it after its end: within an hour of it the next run sends them, \
                  later `batch-send run --task-id {id}`",
                 targets(counts.left())
-            ));
-        }
-        if counts.failed > 0 && self.task.status != TaskStatus::Cancelled {
-            notes.push(format!(
-                "{} failed: `batch-send targets {id} --status failed` says why, `batch-send retry {id}` gives each one more attempt",
-                targets(counts.failed)
             ));
         }
         if counts.invalid > 0 {

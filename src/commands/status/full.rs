@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::grid::{Cell, Column, Grid};
-use super::list::tint;
+use super::list::{failures, tint};
 use super::state::{self, State, Times, Unit};
 use super::{Seen, Survey, held, number};
 use crate::commands::output::{plain, targets};
@@ -22,7 +22,13 @@ pub fn lines(survey: &Survey, details: &Details, screen: &Screen) -> Vec<String>
     lines.extend(reasons(&seen.counts, details, screen));
     lines.extend(unknown(seen.task.id, &seen.counts, details, screen, survey.times(screen)));
     lines.extend(audit(details, screen, survey.times(screen)));
-    let notes = seen.doubt().into_iter().chain(seen.notes()).chain(held(&survey.tasks, survey.times(screen)));
+    let failures = failures(&[seen.task.id], seen.failures());
+    let notes = seen
+        .doubt()
+        .into_iter()
+        .chain(seen.notes())
+        .chain(failures)
+        .chain(held(&survey.tasks, survey.times(screen)));
     lines.extend(notes.map(|note| plain(&note).into_owned()));
     // Last: what the reason and the notes ask for comes before it.
     let id = seen.task.id;

@@ -2,11 +2,11 @@
 
 use super::grid::{Cell, Column, Grid};
 use super::state::{self, State, Times, Unit, Wait};
-use super::{Seen, Survey, held, number};
-use crate::commands::output::plain;
+use super::{Seen, Survey, held, number, tasks};
+use crate::commands::output::{plain, targets};
 use crate::commands::screen::{Screen, Tint};
 use crate::commands::table::width;
-use crate::task::show_time;
+use crate::task::{TaskId, show_time};
 
 /// A state is not cut to less.
 const STATE_LEAST: usize = 19;
@@ -28,8 +28,24 @@ pub fn notes(survey: &Survey, screen: &Screen) -> Vec<String> {
     };
     let doubts = survey.tasks.iter().flat_map(|seen| of(seen, seen.doubt().into_iter().collect()));
     let others = survey.tasks.iter().flat_map(|seen| of(seen, seen.notes()));
-    let notes = doubts.chain(others).chain(held(&survey.tasks, survey.times(screen)));
+    // One line for all: tasks that ended long ago keep theirs.
+    let failed: Vec<TaskId> =
+        survey.tasks.iter().filter(|seen| seen.failures() > 0).map(|seen| seen.task.id).collect();
+    let number = survey.tasks.iter().map(Seen::failures).sum();
+    let failures = failures(&failed, number).map(|note| format!("{}: {note}", tasks(&failed)));
+    let notes = doubts.chain(others).chain(failures).chain(held(&survey.tasks, survey.times(screen)));
     notes.map(|note| plain(&note).into_owned()).collect()
+}
+
+/// What leads on from so many targets that failed in these tasks.
+pub fn failures(of: &[TaskId], failed: u64) -> Option<String> {
+    let id = if let [one] = of { one.to_string() } else { "N".into() };
+    (failed > 0).then(|| {
+        format!(
+            "{} failed: `batch-send targets {id} --status failed` says why, `batch-send retry {id}` gives each one more attempt",
+            targets(failed)
+        )
+    })
 }
 
 /// The table. Columns in which nothing stands are left out but for those that are always there.
@@ -116,5 +132,17 @@ pub fn tint(state: &State) -> Tint {
         State::Waiting(Wait::Hold(..)) | State::Paused(_) | State::Expired => Tint::Waits,
         State::Waiting(_) | State::Pending => Tint::Plain,
         State::Draft | State::Finished(_) | State::Cancelled => Tint::Faint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_long_ago_takes_one_line_however_many_tasks() {
+        assert_eq!(failures(&[], 0), None);
+        assert!(failures(&[7], 1).unwrap().starts_with("1 target failed: `batch-send targets 7 "));
+        assert!(failures(&[7, 3], 5).unwrap().ends_with("`batch-send retry N` gives each one more attempt"));
     }
 }
