@@ -296,7 +296,8 @@ impl Relay for Sqlite {
 
     fn begin(&mut self, lease: &Lease, ready: Vec<Ready>, answers: Vec<Answer>) -> Result<Begun, Unwritten> {
         let until = Moment::now() + lease.terms.send;
-        let done = self.writer().write(|tx| {
+        let patience = if answers.is_empty() { writer::BUSY_MOST } else { writer::WITH_ANSWERS };
+        let done = self.writer().write_within(patience, |tx| {
             let settled = settle::settle(tx, &answers)?;
             let starts = ready
                 .iter()
@@ -342,7 +343,7 @@ impl Relay for Sqlite {
 
     fn settle(&mut self, answers: Vec<Answer>) -> Result<Settled, Unwritten> {
         let mut writer = self.writer();
-        let error = match writer.write(|tx| settle::settle(tx, &answers)) {
+        let error = match writer.write_within(writer::WITH_ANSWERS, |tx| settle::settle(tx, &answers)) {
             Ok(settled) => return Ok(settled),
             Err(error) => error.context("settle"),
         };

@@ -16,7 +16,10 @@ use crate::owner;
 use crate::who;
 
 /// For how long we try to get the file's write lock from other processes.
-const BUSY_MOST: Duration = Duration::from_secs(10);
+pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
+
+/// The same, with answers in hand: they are in memory alone until they are in the journal, and that is asked for next.
+pub(super) const WITH_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The connection through which all stores of this process write. Opened when the first store is taken.
 pub struct Writer {
@@ -101,7 +104,7 @@ impl Writer {
         // The built-in wait is unfair to the point of starvation; ours is `patiently`.
         connection.busy_timeout(Duration::ZERO)?;
         connection.set_prepared_statement_cache_capacity(100);
-        let mode: String = patiently(&self.path, || {
+        let mode: String = patiently(&self.path, BUSY_MOST, || {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
         })
         .map_err(|error| match error.downcast::<rusqlite::Error>() {
@@ -120,17 +123,27 @@ impl Writer {
 
     /// One write transaction: what `work` did is committed, or nothing of it.
     pub(super) fn write<T>(&mut self, work: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
-        self.transaction(TransactionBehavior::Immediate, work)
+        self.write_within(BUSY_MOST, work)
+    }
+
+    /// The same; other processes are waited for no longer than that.
+    pub(super) fn write_within<T>(
+        &mut self,
+        patience: Duration,
+        work: impl FnOnce(&Tx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.transaction(TransactionBehavior::Immediate, patience, work)
     }
 
     /// One snapshot to read from; it never waits for a writer.
     pub(super) fn read<T>(&mut self, work: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
-        self.transaction(TransactionBehavior::Deferred, work)
+        self.transaction(TransactionBehavior::Deferred, BUSY_MOST, work)
     }
 
     fn transaction<T>(
         &mut self,
         behavior: TransactionBehavior,
+        patience: Duration,
         work: impl FnOnce(&Tx<'_>) -> Result<T>,
     ) -> Result<T> {
         self.open(false)?;
@@ -138,7 +151,7 @@ impl Writer {
         let Some(connection) = &self.connection else {
             return Err(Trouble::usage(format!("no database {path}: `batch-send migrate` creates it")).into());
         };
-        let sql = patiently(&self.path, || {
+        let sql = patiently(&self.path, patience, || {
             let sql = Transaction::new_unchecked(connection, behavior)?;
             // A deferred transaction gets its snapshot, or is told that the file is busy, with its first read.
             sql.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
@@ -213,8 +226,12 @@ fn decode(path: &str) -> Result<String> {
 }
 
 /// Again after a short random wait while other processes hold the file.
-fn patiently<T>(path: &Path, mut attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
-    let until = Moment::now() + BUSY_MOST;
+fn patiently<T>(
+    path: &Path,
+    patience: Duration,
+    mut attempt: impl FnMut() -> rusqlite::Result<T>,
+) -> Result<T> {
+    let until = Moment::now() + patience;
     loop {
         match attempt() {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
@@ -222,7 +239,7 @@ fn patiently<T>(path: &Path, mut attempt: impl FnMut() -> rusqlite::Result<T>) -
                     let text = format!(
                         "another process wrote to {} for {} s: try again once it is done",
                         path.display(),
-                        BUSY_MOST.as_secs()
+                        patience.as_secs()
                     );
                     return Err(anyhow::Error::new(error).context(Trouble::try_later(text)));
                 }
