@@ -29,7 +29,12 @@ pub fn run(args: &ResolveArgs, store: &mut dyn Store, out: &mut dyn Write) -> Re
         ResolveAs::Retry => (Verdict::Retry, "to be sent again"),
     };
     let (who, name) = (who::person(), plain(&task.name));
-    let act = Act { who: &who, what: "resolve", why: args.reason.as_deref() };
+    // The account names the verdict, too.
+    let why = match &args.reason {
+        Some(reason) => format!("{done}: {reason}"),
+        None => done.to_owned(),
+    };
+    let act = Act { who: &who, what: "resolve", why: Some(&why) };
     let mut agree = |number: Option<u64>| {
         let number = number.map_or("The targets on standard input".into(), targets);
         person.agrees(&format!("{number} of task {id} ({name}): {done}?"))

@@ -325,6 +325,7 @@ fn unknown_targets(it: Sandbox) {
     works.store(true, Ordering::SeqCst);
     let mut page = Section::of(&it, "Unknown targets");
     page.types("targets 7").exits(0);
+    assert!(page.types("targets 7 --recipient").exits(0).stdout.contains("begun "));
     let message = page.types("run --dry-run").exits(0);
     assert_eq!(message.json()["key"], keys("bob@example.com")[0], "the key that it bore");
     page.types("resolve 7 --target 17 --as sent").exits(0);

@@ -87,6 +87,13 @@ fn unknown_targets_are_listed_and_settled_by_a_person(it: Sandbox) {
     assert_eq!(it.database.target(task, "bob").status, "failed");
     assert_eq!(it.database.target(task, "cy").status, "unknown");
     assert_eq!(it.database.number("SELECT COUNT(*) FROM batch_audit WHERE what = 'resolve'"), 2);
+    assert_eq!(
+        it.database.number(
+            "SELECT COUNT(*) FROM batch_audit WHERE what = 'resolve' AND why LIKE 'settled as sent%'"
+        ),
+        1,
+        "the account names the verdict"
+    );
     it.run();
     assert_eq!(endpoint.requests(), 3);
 }
